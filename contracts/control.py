@@ -1,0 +1,274 @@
+"""The control plane's messages to operators: policies, commits, versions, snapshots, traces."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from contracts.distribution import Position
+from contracts.limits import page_items_max, policies_per_commit_max, receipts_per_call_max
+from contracts.lineage import AiVersion, Combination
+from contracts.policies import Policy
+from contracts.stages import Hop, Timing
+from contracts.types import (
+    UNSET,
+    Digest,
+    Label,
+    Name,
+    Open,
+    Strict,
+    TraceId,
+    UnsetType,
+    Version,
+)
+
+Instant = Annotated[str, Meta(max_length=40)]
+"""RFC 3339 with offset."""
+Page = Annotated[int, Meta(ge=1, le=page_items_max)]
+
+
+class Apply(Strict, frozen=True, kw_only=True):
+    """`apply`: several policies in one commit; answered once active everywhere."""
+
+    policies: Annotated[list[Policy], Meta(min_length=1, max_length=policies_per_commit_max)]
+    author: Label
+    reason: Annotated[str, Meta(min_length=1, max_length=1_024)]
+    expected_version: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+
+
+class Applied(Open, frozen=True, kw_only=True):
+    """The new policy version and its commit hash; `fenced` instances take it before they serve."""
+
+    version: int
+    commit: Digest
+    fenced: list[str]
+
+
+class PoliciesRequest(Strict, frozen=True, kw_only=True):
+    """`policies`: the set in force now, or at an instant or version."""
+
+    at: Instant | Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+
+
+class PoliciesInForce(Open, frozen=True, kw_only=True):
+    """Every policy of one version."""
+
+    version: int
+    digest: Digest
+    policies: list[Policy]
+
+
+class CommitsRequest(Strict, frozen=True, kw_only=True):
+    """`commits`: the log after a version, oldest first."""
+
+    after: Annotated[int, Meta(ge=0)] = 0
+    limit: Page = 100
+
+
+class Commit(Open, frozen=True, kw_only=True):
+    """One entry of the hash chain. `peer_uid` is who asked, `author` what they claimed."""
+
+    version: int
+    commit: Digest
+    previous: Digest
+    at: Instant
+    author: str
+    reason: str
+    peer_uid: int
+    changed: list[Policy]
+    policy: Digest
+
+
+class Commits(Open, frozen=True, kw_only=True):
+    """A page of the log; `more` when it goes on."""
+
+    commits: list[Commit]
+    more: bool
+
+
+class Verified(Open, frozen=True, kw_only=True):
+    """The chain was walked from its beginning. `broken_at` names the first entry that lies."""
+
+    valid: bool
+    commits: int
+    head: Digest
+    broken_at: int | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
+class Publish(Strict, frozen=True, kw_only=True):
+    """`publish`: name the pack that lies in `models/` as the model's next version."""
+
+    digest: Digest
+    alias: Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.\-]{0,63}$")] | UnsetType = UNSET
+    author: Label = "operator"
+
+
+class Published(Open, frozen=True, kw_only=True):
+    """The version that the pack got; the same pack twice gets the same one."""
+
+    model: str
+    version: Version
+    digest: Digest
+
+
+class Promote(Strict, frozen=True, kw_only=True):
+    """`promote`: deploy a version, wait until every required instance has it ready, route to it."""
+
+    model: Name
+    version: Version
+    author: Label = "operator"
+    reason: Annotated[str, Meta(max_length=1_024)] = "promote"
+
+
+class PromoteStep(Open, frozen=True, kw_only=True):
+    """Progress of a promotion."""
+
+    step: Literal["deploying", "loading", "ready", "routing", "active"]
+    instance: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+
+
+class Promoted(Open, frozen=True, kw_only=True):
+    """The route is active."""
+
+    model: str
+    version: Version
+    policy_version: int
+
+
+class Rollback(Strict, frozen=True, kw_only=True):
+    """`rollback`: a model's previous route, or the whole state `to` a policy version, as a new
+    commit. Exactly one of the two."""
+
+    model: Name | UnsetType = UNSET
+    to: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    author: Label = "operator"
+
+
+class RolledBack(Open, frozen=True, kw_only=True):
+    """The new commit that restores the old state."""
+
+    version: int
+    commit: Digest
+
+
+class SnapshotRequest(Strict, frozen=True, kw_only=True):
+    """`snapshot`: the combination in force now, at an instant, or for a trace."""
+
+    at: Instant | UnsetType = UNSET
+    trace_id: TraceId | UnsetType = UNSET
+    model: Name | UnsetType = UNSET
+
+
+class Snapshot(Open, frozen=True, kw_only=True):
+    """`.ai-version` of each model in force, and what each digest stands for."""
+
+    at: Instant
+    policy_version: int
+    versions: dict[str, AiVersion]
+    combinations: dict[str, Combination]
+
+
+class Diff(Strict, frozen=True, kw_only=True):
+    """`diff`: what changed between two policy versions."""
+
+    since: Annotated[int, Meta(ge=0)]
+    until: Annotated[int, Meta(ge=0)]
+
+
+class Difference(Open, frozen=True, kw_only=True):
+    """Policies added, removed and changed, each with both sides."""
+
+    kind: str
+    name: str
+    before: Policy | None
+    after: Policy | None
+
+
+class Differences(Open, frozen=True, kw_only=True):
+    """The differences, sorted by kind and name."""
+
+    differences: list[Difference]
+
+
+class InstanceRow(Open, frozen=True, kw_only=True):
+    """One instance: what it received, checked and has in force, and how old its last report is."""
+
+    service: str
+    instance: str
+    role: str
+    ready: bool
+    received: int
+    valid: int
+    active: int
+    stale: bool
+    report_age_s: float
+    infra: Digest
+    models: list[str]
+
+
+class Status(Open, frozen=True, kw_only=True):
+    """Who has which version."""
+
+    version: int
+    position: Position
+    instances: list[InstanceRow]
+    receipts: int
+    requests_counted: int
+
+
+class TraceRequest(Strict, frozen=True, kw_only=True):
+    """`trace`: everything about one answered request."""
+
+    trace_id: TraceId
+
+
+class Trace(Open, frozen=True, kw_only=True):
+    """Lineage, times and hops of one request; `answers` is how often this (tenant_id, id) was
+    answered (it is billed once)."""
+
+    trace_id: TraceId
+    id: str
+    tenant_id: str
+    at: Instant
+    status: str
+    variant: str
+    degraded: bool
+    marks: list[str]
+    risk_level: int
+    peer_uid: int
+    rows: int
+    tokens_in: int
+    tokens_out: int
+    compute_us: int
+    timing_us: Timing
+    hops: list[Hop]
+    combination: Combination
+    answers: int
+    entity: str | UnsetType = UNSET
+
+
+RawReceipt = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array"})]
+"""An encoded Receipt."""
+
+
+class Receipts(Open, frozen=True, kw_only=True):
+    """`receipts`: encoded `Receipt`s and the `Combination`s they name, in spool order. `spool`
+    identifies the file, `through` the number of the last record in it."""
+
+    spool: str
+    through: int
+    receipts: Annotated[
+        list[RawReceipt],
+        Meta(max_length=receipts_per_call_max),
+    ]
+    combinations: list[Combination]
+
+
+class ReceiptsStored(Open, frozen=True, kw_only=True):
+    """Records up to `through` are on disk and may be removed from the spool."""
+
+    through: int
+    counted: int
+    duplicates: int

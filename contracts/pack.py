@@ -1,0 +1,146 @@
+"""A model pack: its manifest, the model's contract, and where every tensor lies.
+
+A pack is a folder `models/<hex of the digest>/` (mode 0444 files, renamed into place whole):
+`manifest.json`, `weights.safetensors`, and for a model with a feature view `view.sql`.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from contracts.inference import Datatype
+from contracts.types import UNSET, Digest, Name, Open, Scalar, Strict, UnsetType, Version
+
+MANIFEST_FORMAT = 1
+Task = Literal["classifier", "tensor", "embedding", "language_model"]
+
+
+class TensorContract(Strict, frozen=True, kw_only=True):
+    """An input or output tensor; −1 in `shape` is the row axis and stands first."""
+
+    name: str
+    datatype: Datatype
+    shape: list[Annotated[int, Meta(ge=-1)]]
+
+
+class Action(Strict, frozen=True, kw_only=True):
+    """For requests of `risk_level`: the action when the probability of `label` is at least
+    `probability_min`; of several that fit, the one with the highest minimum."""
+
+    risk_level: Annotated[int, Meta(ge=1, le=3)]
+    label: str
+    probability_min: Annotated[float, Meta(ge=0.0, le=1.0)]
+    action: str
+
+
+class ViewReference(Strict, frozen=True, kw_only=True):
+    """The feature view that the pack was trained on; `digest` is that of the pack's view.sql."""
+
+    name: Name
+    version: Version
+    digest: Digest
+
+
+class ModelContract(Strict, frozen=True, kw_only=True):
+    """K5: what the model takes and gives. A classifier's `labels` are in the order of its output
+    columns; `actions` cover every risk level and label (a rule with probability_min 0 each)."""
+
+    name: Name
+    task: Task
+    inputs: list[TensorContract]
+    outputs: list[TensorContract]
+    labels: list[str] = []
+    actions: list[Action] = []
+    view: ViewReference | UnsetType = UNSET
+    rows_max: Annotated[int, Meta(ge=1)] = 4096
+    p99_ms: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    description: str = ""
+
+
+class ColumnEncoder(Strict, frozen=True, kw_only=True):
+    """How one feature becomes network inputs: "standard" is (x − mean) / deviation with a null
+    replaced by the mean and, when `null_flag`, an extra 0/1 input; "category" an index into
+    `values` (0 = unknown or null) for an embedding of its own."""
+
+    field: str
+    kind: Literal["standard", "category"]
+    mean: float = 0.0
+    deviation: Annotated[float, Meta(gt=0.0)] = 1.0
+    null_flag: bool = False
+    values: list[str] = []
+
+
+class Architecture(Strict, frozen=True, kw_only=True):
+    """A module of the allow-list and its configuration."""
+
+    name: Name
+    configuration: dict[str, Scalar | list[int]] = {}
+
+
+class PackFile(Strict, frozen=True, kw_only=True):
+    """One file of the pack besides the manifest."""
+
+    path: str
+    bytes: int
+    digest: Digest
+
+
+class PackTensor(Strict, frozen=True, kw_only=True):
+    """One tensor: `offset` and `bytes` are absolute in `file`."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int]
+    file: str
+    offset: int
+    bytes: int
+    digest: Digest
+
+
+class Provenance(Strict, frozen=True, kw_only=True):
+    """How the model came to be; enough to train it again to the same digests."""
+
+    code: Digest
+    seed: int | UnsetType = UNSET
+    data: Digest | UnsetType = UNSET
+    feature_code: Digest | UnsetType = UNSET
+    hyperparameters: dict[str, Scalar] = {}
+    packages: dict[str, str] = {}
+    metrics: dict[str, float] = {}
+
+
+class Manifest(Strict, frozen=True, kw_only=True):
+    """`manifest.json`. The pack's digest is the Merkle root computed from this manifest and the
+    digests in it (`shared/packs.py`); `weights` is the root over the tensors alone."""
+
+    format: Literal[1]
+    contract: ModelContract
+    architecture: Architecture
+    encoders: list[ColumnEncoder] = []
+    files: list[PackFile]
+    tensors: list[PackTensor]
+    weights: Digest
+    tokenizer: Digest | UnsetType = UNSET
+    provenance: Provenance
+
+
+class LoadedModel(Open, frozen=True, kw_only=True):
+    """A version as one runtime holds it; the times of its load in microseconds."""
+
+    name: str
+    version: str
+    digest: Digest
+    state: Literal["loading", "ready", "failed"]
+    reason: str | UnsetType = UNSET
+    bytes: int = 0
+    verify_us: int = 0
+    map_us: int = 0
+    warm_us: int = 0
+    references: int = 0
+
+
+class LoadedModels(Open, frozen=True, kw_only=True):
+    """What this runtime holds, and how many batches it takes at once."""
+
+    models: list[LoadedModel]
+    credits: int
