@@ -1,0 +1,285 @@
+"""The policies in force in one process, and the last good set on its disk.
+
+Does not judge policies: the service gives `check` and `activate`. With the control plane dead the
+set in force stays. An item is taken only after the one before it is finished; a candidate is on
+disk before `valid` is said, and renamed to last good before `active` is said.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
+
+from contracts.distribution import (
+    Acknowledge,
+    PolicyItem,
+    Position,
+    Report,
+    Reported,
+    Service,
+    Subscribe,
+    ViewState,
+)
+from contracts.errors import MeshError
+from contracts.limits import heartbeat_s
+from contracts.pack import LoadedModel
+from contracts.policies import VERSION_0, PolicySet
+from contracts.types import UNSET, Empty
+from shared import logs
+from shared.last_good import LastGood, LastGoodFile
+from shared.policy_steps import choose_step, compare
+from shared.policy_stream import PolicyStream
+from shared.rpc.client import RpcClient
+
+if TYPE_CHECKING:
+    from shared.lifecycle import Environment
+
+log = logs.get("shared.policy_follower")
+
+_behind_reports_max = 2
+"""Reports in a row that show a newer version before this instance counts as fenced: one is normal
+while an activation is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportParts:
+    """What the service adds to each report."""
+
+    ready: bool
+    models: list[LoadedModel] = field(default_factory=list)
+    views: list[ViewState] = field(default_factory=list)
+
+
+class PolicyFollower:
+    """Keeps `current`, the set in force, at `position` (None: version 0).
+
+    `check` returns a reason or None, is pure and takes ≤ 20 ms; `activate` is quick and never
+    fails; all three callbacks run on the loop. `fenced`: the control plane has a version that did
+    not get here, so the service is not ready. A service that is promoted from standby calls
+    `promoted()`; a standby follows in memory and leaves the last-good file to the active one.
+    """
+
+    def __init__(
+        self,
+        environment: "Environment",
+        *,
+        check: Callable[[PolicySet], str | None],
+        activate: Callable[[PolicySet], None],
+        report: Callable[[], ReportParts],
+    ) -> None:
+        self.current: PolicySet = VERSION_0
+        self.position: Position | None = None
+        self.fenced = False
+        self._environment = environment
+        self._check, self._activate, self._report_parts = check, activate, report
+        self._role: Literal["active", "standby"] = "standby" if environment.standby else "active"
+        self._file = _last_good_file(environment)
+        self._on_disk: Position | None = None
+        self._prepared: tuple[Position, PolicySet] | None = None
+        self._behind_reports = 0
+        self._report_due = asyncio.Event()
+        self._client = RpcClient(
+            str(environment.run_dir / "control_plane.sock"),
+            "control_plane",
+            clock=environment.clock,
+            on_connected=self._connected,
+        )
+        self._stream = PolicyStream(self._client, self._subscription)
+        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="last-good")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Put the last good set (else version 0) in force and follow in the background."""
+        stored, reason = self._file.read()
+        if stored is not None and (refusal := self._check(stored.policies)) is not None:
+            stored, reason = None, f"this process refuses it: {refusal}"
+        if stored is not None:
+            self.current, self.position = stored.policies, stored.position
+            self._on_disk = stored.position
+        elif reason != "absent":
+            log.error("last_good_unusable", reason=reason, policy_version=0)
+        self._activate(self.current)
+        for work in (self._stream.run, self._take_items, self._report):
+            task = asyncio.create_task(work(), name=work.__qualname__)
+            task.add_done_callback(_surface)
+            self._tasks.append(task)
+
+    async def close(self) -> None:
+        """Stop following; what is in force stays in force."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()
+        self._disk.shutdown(wait=False)
+
+    def promoted(self) -> None:
+        """From now on this instance is required for a push and owns the last-good file."""
+        if self._role == "active":
+            return
+        self._role, self._on_disk = "active", None
+        self._stream.restart()
+        self.report_now()
+
+    def report_now(self) -> None:
+        """Send the next report at once: something in it changed."""
+        self._report_due.set()
+
+    def statistics(self) -> dict[str, int | bool]:
+        """Where this follower stands."""
+        return {
+            "policy_version": self.current.version,
+            "policy_fenced": self.fenced,
+            "policy_items_waiting": self._stream.items.qsize(),
+        }
+
+    def _connected(self) -> None:
+        self._stream.connected()
+        self.report_now()
+
+    def _subscription(self) -> Subscribe:
+        return Subscribe(
+            service=cast(Service, self._environment.service),
+            instance=self._environment.instance,
+            position=UNSET if self._on_disk is None else self._on_disk,
+        )
+
+    async def _take_items(self) -> None:
+        while True:
+            await self._take(await self._stream.items.get())
+
+    async def _take(self, item: PolicyItem) -> None:
+        step = choose_step(item, self.position, self._prepared)
+        if step.action == "refuse":
+            self._acknowledge(item.position, "invalid", step.reason)
+        elif step.action == "drop":
+            self._prepared = None
+        elif step.action == "repeat":
+            await self._keep(LastGood(position=item.position, policies=self.current))
+        else:
+            assert step.policies is not None
+            candidate = LastGood(position=item.position, policies=step.policies)
+            if step.action == "store":
+                await self._store(candidate)
+            else:
+                await self._put_in_force(candidate, is_checked=step.is_prepared)
+
+    async def _store(self, candidate: LastGood) -> None:
+        """Check the candidate and write it aside: valid, or invalid with the reason."""
+        self._prepared = None
+        refusal = self._check(candidate.policies) or await self._write(candidate)
+        if refusal is None:
+            self._prepared = (candidate.position, candidate.policies)
+            self._acknowledge(candidate.position, "valid")
+        else:
+            self._acknowledge(candidate.position, "invalid", refusal)
+
+    async def _put_in_force(self, candidate: LastGood, *, is_checked: bool) -> None:
+        """Activate first, then make it the last good set on the disk."""
+        refusal = None if is_checked else self._check(candidate.policies)
+        if refusal is not None:
+            self._acknowledge(candidate.position, "invalid", refusal)
+            return
+        self._activate(candidate.policies)
+        self.current, self.position = candidate.policies, candidate.position
+        log.info("policy_active", policy_version=candidate.policies.version)
+        await self._keep(candidate)
+
+    async def _keep(self, in_force: LastGood) -> None:
+        """Make the set in force the last good one and say active."""
+        refusal = None
+        if self._role == "active" and self._on_disk != in_force.position:
+            if self._prepared is None or self._prepared[0] != in_force.position:
+                refusal = await self._write(in_force)
+            refusal = refusal or await self._on_disk_thread(self._file.adopt_candidate)
+        self._prepared = None
+        if refusal is None:
+            self._on_disk = in_force.position
+            self._acknowledge(in_force.position, "active")
+        else:
+            self._acknowledge(in_force.position, "invalid", refusal)
+
+    async def _write(self, candidate: LastGood) -> str | None:
+        if self._role == "standby":
+            return None
+        return await self._on_disk_thread(self._file.write_candidate, candidate)
+
+    async def _on_disk_thread(self, work: Callable[..., None], *arguments: object) -> str | None:
+        """Run disk work in its one thread, in order; the reason if the disk refuses."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._disk, work, *arguments)
+        except OSError as error:
+            log.warning("last_good_not_written", reason=str(error))
+            return f"{self._file.path.name} cannot be written: {error.strerror}"
+        return None
+
+    def _acknowledge(
+        self, position: Position, state: Literal["valid", "invalid", "active"], reason: str = ""
+    ) -> None:
+        body = Acknowledge(
+            instance=self._environment.instance,
+            position=position,
+            state=state,
+            reason=reason or UNSET,
+        )
+        self._client.call_nowait("acknowledge", body, self._acknowledged)
+
+    def _acknowledged(self, _answer: Empty | None, error: MeshError | None) -> None:
+        """A lost acknowledgement is made good by the next subscription, which names what is in
+        force here."""
+        if error is not None:
+            log.warning("acknowledgement_lost", reason=error.message)
+
+    async def _report(self) -> None:
+        while True:
+            self._report_due.clear()
+            if self._client.connected:
+                try:
+                    await self._send_report()
+                except MeshError as error:
+                    log.debug("report_lost", reason=error.message)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(heartbeat_s):
+                    await self._report_due.wait()
+
+    async def _send_report(self) -> None:
+        parts = self._report_parts()
+        environment = self._environment
+        body = Report(
+            service=cast(Service, environment.service),
+            instance=environment.instance,
+            index=environment.index,
+            role=self._role,
+            position=UNSET if self._on_disk is None else self._on_disk,
+            ready=parts.ready,
+            infra=environment.infra,
+            models=parts.models,
+            views=parts.views,
+        )
+        answer: Reported = await self._client.call("report", body, timeout_s=heartbeat_s)
+        self._notice(answer.position)
+
+    def _notice(self, head: Position) -> None:
+        """Compare with the control plane's version: a lasting difference fences this instance."""
+        is_behind = compare(head, self._on_disk) == "newer"
+        self._behind_reports = self._behind_reports + 1 if is_behind else 0
+        self.fenced = self._behind_reports >= _behind_reports_max
+        if self.fenced:
+            log.warning("policy_fenced", policy_version=self.current.version, newest=head.sequence)
+            self._stream.restart()
+
+
+def _last_good_file(environment: "Environment") -> LastGoodFile:
+    """Runtimes have a file each, the other services one that predecessor and successor share."""
+    stem = environment.service
+    if stem == "model_runtime":
+        stem = f"{stem}.{environment.index}"
+    return LastGoodFile(environment.home / ".mortise" / "policy", stem, environment.instance)
+
+
+def _surface(task: asyncio.Task[None]) -> None:
+    """Hand a defect in one of our tasks to the loop's exception handler instead of losing it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
