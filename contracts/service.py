@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from contracts.types import Open, Scalar
+from contracts.types import UNSET, Open, Scalar, UnsetType
 
 
 class BudgetRow(Open, frozen=True, kw_only=True):
@@ -13,10 +13,11 @@ class BudgetRow(Open, frozen=True, kw_only=True):
 
 
 class MethodRow(Open, frozen=True, kw_only=True):
-    """One method as `describe` tells it; request and response are JSON Schemas."""
+    """One method as `describe` tells it; request, response and a stream's item are JSON Schemas."""
 
     request: dict[str, Any]
     response: dict[str, Any]
+    item: dict[str, Any] | UnsetType = UNSET
     errors: list[str]
     budget: BudgetRow
     idempotent: bool
