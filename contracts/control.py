@@ -66,7 +66,8 @@ class CommitsRequest(Strict, frozen=True, kw_only=True):
 
 
 class Commit(Open, frozen=True, kw_only=True):
-    """One entry of the hash chain. `peer_uid` is who asked, `author` what they claimed."""
+    """One entry of the hash chain. `peer_uid` is who asked, `author` what they claimed. `policy`
+    is the digest of the whole set after it; `removed` names policies as [kind, name]."""
 
     version: int
     commit: Digest
@@ -76,6 +77,7 @@ class Commit(Open, frozen=True, kw_only=True):
     reason: str
     peer_uid: int
     changed: list[Policy]
+    removed: list[tuple[str, str]] = []
     policy: Digest
 
 
@@ -226,7 +228,8 @@ class TraceRequest(Strict, frozen=True, kw_only=True):
 
 class Trace(Open, frozen=True, kw_only=True):
     """Lineage, times and hops of one request; `answers` is how often this (tenant_id, id) was
-    answered (it is billed once)."""
+    answered (it is billed once). A request refused before a model was chosen has no
+    `combination`."""
 
     trace_id: TraceId
     id: str
@@ -244,7 +247,7 @@ class Trace(Open, frozen=True, kw_only=True):
     compute_us: int
     timing_us: Timing
     hops: list[Hop]
-    combination: Combination
+    combination: Combination | UnsetType = UNSET
     answers: int
     entity: str | UnsetType = UNSET
 
