@@ -1,0 +1,91 @@
+"""The shape of a service, and the server made of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from contracts.service import Health, Metric, Metrics, Statistics
+from contracts.types import Scalar
+from shared.environment import Environment
+from shared.rpc.server import Call, Handler, Server
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether the service serves, serves less, and why; and the policy version in force."""
+
+    ready: bool
+    degraded: bool = False
+    reasons: list[str] = field(default_factory=list)
+    policy_version: int = 0
+
+
+class Service:
+    """One service process. Subclasses set `name` and override what they need."""
+
+    name: str
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The service's own methods; health, statistics and metrics are made from the below."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Load what is needed; when it returns, the process may be probed."""
+
+    async def promoted(self) -> None:
+        """Becomes the active process, before it accepts; called once in every active life."""
+
+    async def drain(self) -> None:
+        """Flush and close; the server has stopped and nothing is in flight."""
+
+    def readiness(self) -> Readiness:
+        """Whether requests can be answered now."""
+        return Readiness(ready=True)
+
+    def statistics(self) -> dict[str, Scalar]:
+        """Counters and gauges beside the server's own."""
+        return {}
+
+    def metrics(self) -> list[Metric]:
+        """Metric families of this process."""
+        return []
+
+
+def build_server(service: Service, environment: Environment) -> Server:
+    """The RPC server with the service's handlers and those that every service shares."""
+    started_s = environment.clock.monotonic()
+
+    def health(call: Call) -> Health:
+        state = service.readiness()
+        return Health(
+            live=True,
+            ready=state.ready,
+            degraded=state.degraded,
+            reasons=state.reasons,
+            policy_version=state.policy_version,
+            uptime_s=environment.clock.monotonic() - started_s,
+            service=environment.service,
+            instance=environment.instance,
+        )
+
+    def statistics(call: Call) -> Statistics:
+        return Statistics(values={**server.statistics(), **service.statistics()})
+
+    def metrics(call: Call) -> Metrics:
+        return Metrics(metrics=service.metrics())
+
+    limits: dict[str, Any] = {}
+    if connections_max := getattr(environment.config, "connections_max", None):
+        limits["connections_max"] = connections_max
+    server = Server(
+        environment.service,
+        {**service.handlers(), "health": health, "statistics": statistics, "metrics": metrics},
+        instance=environment.instance,
+        access=environment.access,
+        clock=environment.clock,
+        **limits,
+    )
+    return server
