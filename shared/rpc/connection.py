@@ -1,0 +1,192 @@
+"""One end of a connection, whichever side: bytes in to envelopes, messages out to one write a turn.
+
+What a message means is the subclass's: `shared.rpc.session` answers, `shared.rpc.link` asks.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from contracts.frames import Envelope
+from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
+from shared.wire.codec import DECODE_ERRORS, decode_envelope
+from shared.wire.framing import Framer
+
+frames_per_turn_max = 512
+"""Messages of one connection handled in a loop turn (a chunk may hold 25,000); others go on."""
+
+SLOW_READER = "write_buffer_bytes_max"
+"""The fault of a peer that does not read what it asked for."""
+
+
+class Flusher:
+    """Writes what the connections of one loop gathered in a turn, once per connection."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], Any]) -> None:
+        self.call_soon = call_soon
+        self._dirty: list[Connection] = []
+
+    def add(self, connection: "Connection") -> None:
+        """Flush this connection at the end of the turn."""
+        if not self._dirty:
+            self.call_soon(self._flush)
+        self._dirty.append(connection)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+
+class Connection(asyncio.Protocol):
+    """Bounded framing in and bounded, coalesced writing out. One loop's thread only.
+
+    Subclasses append whole messages to `out` and then call `sent`. Rules: `out` is handed to the
+    transport and never touched again; a peer that leaves more than `write_buffer_bytes_max` unsent
+    is aborted; `fault` says why we closed, and is None when the peer did.
+    """
+
+    __slots__ = ("_awaits_flush", "_flusher", "_framer", "_in_chunk", "fault", "out",
+                 "reader_is_slow", "transport")  # fmt: skip
+
+    def __init__(self, flusher: Flusher) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.out = bytearray()
+        self.reader_is_slow = False
+        self.fault: str | None = None
+        self._flusher = flusher
+        self._framer = Framer()
+        self._in_chunk = False
+        self._awaits_flush = False
+
+    # What a subclass does with it.
+
+    def chunk_arrived(self) -> None:
+        """Called once before the messages of a chunk."""
+
+    def received(self, envelope: Envelope) -> None:
+        """Called for each message, in order."""
+        raise NotImplementedError
+
+    def undecodable(self, frame: memoryview) -> bool:
+        """A frame that is no envelope; False closes the connection."""
+        return False
+
+    def resumed(self) -> None:
+        """The slow reader caught up."""
+
+    def lost(self) -> None:
+        """The connection is gone; `fault` says why, if it was us."""
+
+    # Out.
+
+    def sent(self) -> None:
+        """A whole message was appended to `out`: it leaves at the end of the chunk or turn."""
+        if len(self.out) > write_buffer_bytes_max:
+            self.abort(SLOW_READER)
+        elif not self._in_chunk and not self._awaits_flush:
+            self._awaits_flush = True
+            self._flusher.add(self)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        return len(self.out) + waiting
+
+    def flush(self) -> None:
+        """Hand `out` to the transport."""
+        self._awaits_flush = False
+        out, transport = self.out, self.transport
+        if not out or transport is None:
+            return
+        # Measured before this write: what earlier turns could not get rid of.
+        if transport.get_write_buffer_size() > write_buffer_bytes_max:
+            self.abort(SLOW_READER)
+            return
+        self.out = bytearray()
+        transport.write(out)
+
+    def close(self) -> None:
+        """Send what is waiting, then close. Only `abort` is certain with a slow reader."""
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self, fault: str) -> None:
+        """Close at once; unsent bytes are dropped."""
+        if self.fault is None:
+            self.fault = fault
+        self.out = bytearray()
+        if self.transport is not None:
+            self.transport.abort()
+
+    # asyncio.Protocol.
+
+    def connection_made(self, transport: Any) -> None:
+        """The loop's: the connection exists."""
+        transport.set_write_buffer_limits(stream_pause_bytes, stream_pause_bytes // 2)
+        self.transport = transport
+
+    def data_received(self, chunk: bytes) -> None:
+        """The loop's: some bytes."""
+        if self.fault is None:
+            self.chunk_arrived()
+            self._handle(self._framer.feed(chunk))
+
+    def _handle(self, frames: list[memoryview]) -> None:
+        """The messages of a chunk, at most `frames_per_turn_max` now and the others next turn."""
+        later: list[memoryview] = []
+        if len(frames) > frames_per_turn_max:
+            frames, later = frames[:frames_per_turn_max], frames[frames_per_turn_max:]
+        self._in_chunk = True
+        for frame in frames:
+            try:
+                envelope = decode_envelope(frame)
+            except DECODE_ERRORS:
+                if not self.undecodable(frame):
+                    self.fault = "not a MessagePack-RPC message"
+            else:
+                self.received(envelope)
+            if self.fault is not None:
+                break
+        self._in_chunk = False
+        if later and self.fault is None:
+            self._read_later(later)
+        elif self._framer.fault is not None and self.fault is None:
+            self.fault = self._framer.fault
+        if self.fault is not None:
+            self.close()
+        elif self.out:
+            self.flush()
+
+    def _read_later(self, frames: list[memoryview]) -> None:
+        """Go on with these next turn; nothing more is read until they are handled."""
+        transport = self.transport
+        if transport is None:
+            return
+        transport.pause_reading()
+
+        def go_on() -> None:
+            if self.transport is not None and not self.transport.is_closing():
+                transport.resume_reading()
+                self._handle(frames)
+
+        self._flusher.call_soon(go_on)
+
+    def eof_received(self) -> None:
+        """The loop's: the peer sends no more; returning None closes."""
+
+    def pause_writing(self) -> None:
+        """The loop's: over `stream_pause_bytes` unsent."""
+        self.reader_is_slow = True
+
+    def resume_writing(self) -> None:
+        """The loop's: half of that again."""
+        self.reader_is_slow = False
+        self.resumed()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The loop's: over."""
+        self.transport = None
+        self.lost()

@@ -1,0 +1,122 @@
+"""Bytes of one frame to typed messages and back: the envelope first, then the method's body.
+
+Decoders are made once for each method row. Errors of decoding become INVALID_REQUEST with every
+name cut to a bound. Among duplicate keys of a map the last one wins. No I/O.
+"""
+
+import re
+import struct
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from contracts.errors import ErrorBody, MeshError
+from contracts.frames import Context, Envelope, MessageId
+from contracts.methods import Method
+
+DECODE_ERRORS = (msgspec.MsgspecError, RecursionError)
+"""What a decoder raises for any bytes whatever."""
+NO_CONTEXT = Context()
+name_characters_max = 64
+"""Of a name that the peer chose, in an error's message."""
+reason_characters_max = 512
+
+_RESPONSE_HEAD = struct.Struct(">BBBIB")
+_STREAM_HEAD = struct.Struct(">10sBIBI")
+_QUOTED = re.compile(r"`([^`]*)(`|$)")
+_NIL = b"\xc0"
+
+decode_envelope = cast("Callable[[memoryview], Envelope]", msgspec.msgpack.Decoder(Envelope).decode)
+decode_error = msgspec.msgpack.Decoder(ErrorBody).decode
+decode_cancel = msgspec.msgpack.Decoder(tuple[MessageId]).decode
+decode_stream = msgspec.msgpack.Decoder(tuple[MessageId, int, msgspec.Raw]).decode
+encode = msgspec.msgpack.Encoder().encode
+encode_into = msgspec.msgpack.Encoder().encode_into
+
+
+class Addressed(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """As much of a broken request as it takes to answer it."""
+
+    msgid: MessageId
+
+
+class _ContextOnly(msgspec.Struct, frozen=True, array_like=True):
+    body: msgspec.Raw
+    context: Context = NO_CONTEXT
+
+
+decode_addressed = msgspec.msgpack.Decoder(Addressed).decode
+_decode_context_only = msgspec.msgpack.Decoder(_ContextOnly).decode
+
+
+class Params(msgspec.Struct, frozen=True, array_like=True):
+    """`[body]` or `[body, context]`; each method has its own subclass with the body's type."""
+
+    body: Any
+    context: Context = NO_CONTEXT
+
+
+def params_decoder(row: Method) -> Callable[[msgspec.Raw], Params]:
+    """Decodes the params of a method's request. Raises `DECODE_ERRORS`."""
+    params = msgspec.defstruct(
+        f"{row.name}_params",
+        [("body", row.request), ("context", Context, NO_CONTEXT)],
+        frozen=True,
+        array_like=True,
+        forbid_unknown_fields=True,
+    )
+    return cast("Callable[[msgspec.Raw], Params]", msgspec.msgpack.Decoder(params).decode)
+
+
+def type_decoder(contract: Any) -> Callable[[msgspec.Raw], Any]:
+    """Decodes a response or a stream's item. Raises `DECODE_ERRORS`."""
+    return cast("Callable[[msgspec.Raw], Any]", msgspec.msgpack.Decoder(contract).decode)
+
+
+def context_of(params: msgspec.Raw) -> Context:
+    """The context of params whose body is broken; an empty one if that is broken too."""
+    try:
+        return _decode_context_only(params).context
+    except DECODE_ERRORS:
+        return NO_CONTEXT
+
+
+def reason(error: BaseException) -> str:
+    """A decoder's complaint with the peer's names cut, safe to show on a terminal."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error)
+    if len(text) > 2 * reason_characters_max:  # a name may be as long as the frame
+        text = f"{text[:reason_characters_max]}…{text[-reason_characters_max:]}"
+    text = _QUOTED.sub(_cut_name, text)
+    text = text.replace("`$[0]", "`body").replace("`$[1]", "`context")
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return text if len(text) <= reason_characters_max else text[: reason_characters_max - 1] + "…"
+
+
+def _cut_name(match: re.Match[str]) -> str:
+    name = match.group(1)
+    cut = name if len(name) <= name_characters_max else name[: name_characters_max - 1] + "…"
+    return f"`{cut}`"
+
+
+def response_head(msgid: int) -> bytes:
+    """`[1, msgid, nil,`: what comes before an encoded result."""
+    return _RESPONSE_HEAD.pack(0x94, 0x01, 0xCE, msgid, 0xC0)
+
+
+def encode_failure(msgid: int, error: MeshError, trace_id: str) -> bytes:
+    """A whole response that carries an error."""
+    head = response_head(msgid)[:-1]
+    return b"".join((head, encode(error.body(trace_id)), _NIL))
+
+
+def encode_notification(method: str, params: tuple[Any, ...]) -> bytes:
+    """A whole notification."""
+    return encode((2, method, params))
+
+
+def stream_head(msgid: int, sequence: int) -> bytes:
+    """`[2, "stream", [msgid, sequence,`: what comes before an encoded item."""
+    return _STREAM_HEAD.pack(b"\x93\x02\xa6stream\x93", 0xCE, msgid, 0xCE, sequence)

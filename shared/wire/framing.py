@@ -1,0 +1,96 @@
+"""Cuts a byte stream into MessagePack frames, and bounds what a peer can make us hold.
+
+A frame is one complete MessagePack array of three or four elements, given out undecoded. The C
+scanner of `msgpack` finds the ends; it has no limits of its own, so the bytes that are held and
+the objects in a large frame are counted here. No I/O.
+"""
+
+from msgpack import FormatError, OutOfData, StackError, Unpacker
+
+from contracts.limits import frame_bytes_max
+from shared.wire.objects import counted_bytes_min, has_too_many_objects, objects_max
+
+SCANNER_READ_BYTES = 4_096
+"""The scanner's first buffer; its default of 1 MiB would be paid for every connection."""
+SCANNER_KEPT_BYTES = 262_144
+"""After a longer frame the scanner is replaced, because its buffer never shrinks."""
+ENVELOPE_HEADS = (0x93, 0x94)
+"""fixarray of 3 (notification) and 4 (request, response): what every frame begins with."""
+
+
+class Framer:
+    """The frames of one connection.
+
+    After a violation `fault` says what was wrong and nothing more is given out: the connection
+    must be closed. Frames completed before the violation are given out, however the stream was
+    split into chunks.
+    """
+
+    __slots__ = ("_fed", "_limit", "_open", "_scanner", "fault")
+
+    def __init__(self, limit: int = frame_bytes_max) -> None:
+        self.fault: str | None = None
+        self._limit = limit
+        self._open = bytearray()
+        self._renew()
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes held of a frame that is not complete yet."""
+        return len(self._open)
+
+    def feed(self, chunk: bytes) -> list[memoryview]:
+        """The frames that `chunk` completes, in order, read-only.
+
+        A frame views the chunk where it can, so keeping one keeps its whole chunk.
+        """
+        frames: list[memoryview] = []
+        if self.fault is not None:
+            return frames
+        view = memoryview(chunk).toreadonly()
+        # Offsets count from the start of the chunk; an open frame began before it.
+        start, end = -len(self._open), len(chunk)
+        self._scanner.feed(chunk)
+        self._fed += end
+        try:
+            while start < end:
+                if start >= 0 and chunk[start] not in ENVELOPE_HEADS:
+                    return self._fail(frames, "not a MessagePack-RPC message")
+                self._scanner.skip()
+                stop = end - self._fed + self._scanner.tell()
+                if stop - start > self._limit:
+                    return self._fail(frames, f"frame is longer than {self._limit} bytes")
+                frame = view[start:stop] if start >= 0 else self._complete(view, stop)
+                if len(frame) > counted_bytes_min and has_too_many_objects(frame):
+                    return self._fail(frames, f"frame holds more than {objects_max} objects")
+                frames.append(frame)
+                start = stop
+        except OutOfData:
+            if end - start > self._limit:
+                return self._fail(frames, f"frame is longer than {self._limit} bytes")
+            self._open += view[max(start, 0) :]
+        except (FormatError, StackError) as error:
+            return self._fail(frames, f"not MessagePack: {type(error).__name__}")
+        return frames
+
+    def _complete(self, view: memoryview, stop: int) -> memoryview:
+        """The open frame with its last bytes. Its buffer is handed over, never reused."""
+        self._open += view[:stop]
+        frame = memoryview(self._open).toreadonly()
+        self._open = bytearray()
+        if len(frame) > SCANNER_KEPT_BYTES:
+            self._renew()
+            self._scanner.feed(view[stop:])
+            self._fed = len(view) - stop
+        return frame
+
+    def _renew(self) -> None:
+        # max_buffer_size 0 is the largest: the scanner's own limit also hits legal frames.
+        self._scanner = Unpacker(read_size=SCANNER_READ_BYTES, max_buffer_size=0)
+        self._fed = 0
+
+    def _fail(self, frames: list[memoryview], fault: str) -> list[memoryview]:
+        self.fault = fault
+        self._open = bytearray()
+        self._renew()
+        return frames
