@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from contracts.distribution import (
     Acknowledge,
@@ -28,13 +28,11 @@ from contracts.pack import LoadedModel
 from contracts.policies import VERSION_0, PolicySet
 from contracts.types import UNSET, Empty
 from shared import logs
+from shared.environment import Environment
 from shared.last_good import LastGood, LastGoodFile
 from shared.policy_steps import choose_step, compare
 from shared.policy_stream import PolicyStream
 from shared.rpc.client import RpcClient
-
-if TYPE_CHECKING:
-    from shared.lifecycle import Environment
 
 log = logs.get("shared.policy_follower")
 
@@ -63,7 +61,7 @@ class PolicyFollower:
 
     def __init__(
         self,
-        environment: "Environment",
+        environment: Environment,
         *,
         check: Callable[[PolicySet], str | None],
         activate: Callable[[PolicySet], None],
@@ -84,7 +82,8 @@ class PolicyFollower:
             str(environment.run_dir / "control_plane.sock"),
             "control_plane",
             clock=environment.clock,
-            on_connected=self._connected,
+            on_connected=self.report_now,
+            on_lost=self._lost,
         )
         self._stream = PolicyStream(self._client, self._subscription)
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="last-good")
@@ -134,9 +133,9 @@ class PolicyFollower:
             "policy_items_waiting": self._stream.items.qsize(),
         }
 
-    def _connected(self) -> None:
-        self._stream.connected()
-        self.report_now()
+    def _lost(self) -> None:
+        """Also when the control plane drains: a subscription that never ends must not hold it."""
+        self._stream.restart()
 
     def _subscription(self) -> Subscribe:
         return Subscribe(
@@ -255,6 +254,7 @@ class PolicyFollower:
             position=UNSET if self._on_disk is None else self._on_disk,
             ready=parts.ready,
             infra=environment.infra,
+            restarts=environment.restarts,
             models=parts.models,
             views=parts.views,
         )
@@ -271,7 +271,7 @@ class PolicyFollower:
             self._stream.restart()
 
 
-def _last_good_file(environment: "Environment") -> LastGoodFile:
+def _last_good_file(environment: Environment) -> LastGoodFile:
     """Runtimes have a file each, the other services one that predecessor and successor share."""
     stem = environment.service
     if stem == "model_runtime":
