@@ -1,0 +1,128 @@
+"""policy.db: the commit log on the disk. Only appends; decides nothing.
+
+The triggers keep a mistake of ours from rewriting the log; the hash chain shows anybody else's.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from contracts.limits import page_items_max
+from contracts.policies import PolicySet
+from contracts.types import UNSET
+from services.control_plane.chain import Entry, StoredEntry, Verdict, load, replay, verify
+from services.control_plane.connection import Schema
+from services.control_plane.database import Database
+
+T = TypeVar("T")
+NAME = "policy.db"
+_replayed_max = 1_000_000
+_ballast_bytes = 2 * 1024 * 1024
+SCHEMA = Schema(
+    application_id=0x6D_70_6F_6C,  # "mpol"
+    migrations=(
+        """
+        CREATE TABLE commits (
+            version INTEGER PRIMARY KEY, hash TEXT NOT NULL, content BLOB NOT NULL
+        );
+        CREATE TRIGGER commits_are_never_updated BEFORE UPDATE ON commits
+            BEGIN SELECT RAISE(ABORT, 'the log is append only'); END;
+        CREATE TRIGGER commits_are_never_deleted BEFORE DELETE ON commits
+            BEGIN SELECT RAISE(ABORT, 'the log is append only'); END;
+        CREATE TABLE epoch (id INTEGER PRIMARY KEY CHECK (id = 1), epoch INTEGER NOT NULL);
+        INSERT INTO epoch VALUES (1, 1);
+        """,
+    ),
+)
+
+
+class CommitStore:
+    """The log: `append` writes, everything else reads pages."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @classmethod
+    def at(cls, folder: Path, vfs: str | None = None) -> "CommitStore":
+        """The store of a home's `.mortise/` folder, not opened yet."""
+        return cls(Database(folder / NAME, SCHEMA, ballast_bytes=_ballast_bytes, vfs=vfs))
+
+    async def append(self, entry: StoredEntry) -> None:
+        """Add the entry after the last one; on the disk when this returns."""
+
+        def work(connection: apsw.Connection) -> None:
+            connection.execute(
+                "INSERT INTO commits VALUES (?, ?, ?)", (entry.version, entry.hash, entry.content)
+            )
+
+        await self.database.write(work)
+
+    async def page(self, after: int, limit: int = page_items_max) -> list[StoredEntry]:
+        """Up to `limit` entries with higher versions, oldest first."""
+        return await self.database.read(lambda connection: list(_page(connection, after, limit)))
+
+    async def last(self) -> StoredEntry | None:
+        """The newest entry."""
+        return await self.database.read(lambda connection: next(_newest_first(connection), None))
+
+    async def verify(self) -> Verdict:
+        """Walk the whole chain, a page at a time."""
+        verdict = Verdict()
+        while True:
+            before = verdict.commits
+
+            def work(connection: apsw.Connection, so_far: Verdict = verdict) -> Verdict:
+                return verify(_page(connection, so_far.commits, page_items_max), so_far)
+
+            verdict = await self.database.read(work)
+            if verdict.broken_at is not UNSET or verdict.commits < before + page_items_max:
+                return verdict
+
+    async def replay(
+        self, *, version: int | None = None, instant: datetime | None = None
+    ) -> PolicySet:
+        """The set in force at a version or an instant; without either the newest."""
+        return await self.database.read(
+            lambda connection: replay(
+                _page(connection, 0, _replayed_max), version=version, instant=instant
+            )
+        )
+
+    async def newest(self, choose: Callable[[Entry], T | None]) -> T | None:
+        """The first answer of `choose` over the entries, newest first."""
+
+        def work(connection: apsw.Connection) -> T | None:
+            answers = (choose(load(stored)) for stored in _newest_first(connection))
+            return next((answer for answer in answers if answer is not None), None)
+
+        return await self.database.read(work)
+
+    async def epoch(self) -> int:
+        """The epoch of this database."""
+        return await self.database.read(
+            lambda connection: int(connection.execute("SELECT epoch FROM epoch").get)
+        )
+
+    async def raise_epoch(self, epoch: int) -> None:
+        """Begin a new epoch: instances know commits that this log does not have."""
+
+        def work(connection: apsw.Connection) -> None:
+            connection.execute("UPDATE epoch SET epoch = max(epoch, ?)", (epoch,))
+
+        await self.database.write(work)
+
+
+def _page(connection: apsw.Connection, after: int, limit: int) -> Iterator[StoredEntry]:
+    rows = connection.execute(
+        "SELECT version, hash, content FROM commits WHERE version > ? ORDER BY version LIMIT ?",
+        (after, limit),
+    )
+    return (StoredEntry(*row) for row in rows)
+
+
+def _newest_first(connection: apsw.Connection) -> Iterator[StoredEntry]:
+    rows = connection.execute("SELECT version, hash, content FROM commits ORDER BY version DESC")
+    return (StoredEntry(*row) for row in rows)

@@ -1,0 +1,235 @@
+"""ledger.db: receipts and the combinations they name; what was counted, and what a trace finds.
+
+A receipt is kept once by its content, which also covers a record that is shipped again, out of
+order, or from a copied spool file. Billing counts a (tenant_id, id) once: the first ok answer, or
+as long as there is none the first one.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from contracts.lineage import Combination, Receipt
+from services.control_plane.connection import Schema
+from services.control_plane.database import Database
+
+NAME = "ledger.db"
+_ballast_bytes = 8 * 1024 * 1024
+SCHEMA = Schema(
+    application_id=0x6D_6C_65_64,  # "mled"
+    migrations=(
+        """
+        CREATE TABLE receipts (
+            number INTEGER PRIMARY KEY, trace BLOB NOT NULL, content INTEGER NOT NULL,
+            body BLOB NOT NULL
+        );
+        CREATE UNIQUE INDEX receipts_by_trace ON receipts (trace, content);
+        CREATE TABLE requests (
+            number INTEGER PRIMARY KEY, request BLOB NOT NULL, answers INTEGER NOT NULL,
+            billed INTEGER NOT NULL, is_ok INTEGER NOT NULL
+        );
+        CREATE UNIQUE INDEX requests_by_id ON requests (request);
+        CREATE TABLE combinations (
+            snapshot TEXT PRIMARY KEY, model TEXT NOT NULL, first_us INTEGER NOT NULL,
+            last_us INTEGER NOT NULL, body BLOB NOT NULL
+        );
+        CREATE INDEX combinations_by_model ON combinations (model, first_us);
+        CREATE TABLE totals (
+            id INTEGER PRIMARY KEY CHECK (id = 1), receipts INTEGER NOT NULL,
+            requests INTEGER NOT NULL
+        );
+        INSERT INTO totals VALUES (1, 0, 0);
+        CREATE TABLE unreadable (content INTEGER PRIMARY KEY, body BLOB NOT NULL);
+        """,
+    ),
+)
+_decode_receipt = msgspec.msgpack.Decoder(Receipt).decode
+_decode_combination = msgspec.json.Decoder(Combination).decode
+_NEVER_US = 2**62
+_answers_max = 64
+"""Answers to one trace id that a look-up considers, the newest."""
+_combinations_max = 64
+OK = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Receipts kept, and requests counted for billing."""
+
+    receipts: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What one call added: requests counted for the first time, receipts known already, and
+    records that are no receipts (kept aside, so that they do not hold up the spool)."""
+
+    counted: int
+    duplicates: int
+    unreadable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A receipt, the combination it names if there is one, and how often its request was
+    answered."""
+
+    receipt: Receipt
+    combination: Combination | None
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A combination and the wall microseconds of the first and last receipt that named it."""
+
+    combination: Combination
+    first_us: int
+    last_us: int
+
+
+class Ledger:
+    """Receipts in, traces out. `totals` follows every write of this process."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.totals = Totals(0, 0)
+
+    @classmethod
+    def at(cls, folder: Path, vfs: str | None = None) -> "Ledger":
+        """The ledger of a home's `.mortise/` folder, not opened yet."""
+        return cls(Database(folder / NAME, SCHEMA, ballast_bytes=_ballast_bytes, vfs=vfs))
+
+    async def open(self) -> None:
+        """Open the file and read the totals."""
+        await self.database.open()
+        self.totals = await self.database.read(_read_totals)
+
+    async def put(
+        self, receipts: Iterable[msgspec.Raw], combinations: Iterable[Combination]
+    ) -> Stored:
+        """Keep receipts and combinations in one transaction; all on the disk when it returns."""
+
+        def work(connection: apsw.Connection) -> tuple[Stored, Totals]:
+            for combination in combinations:
+                _put_combination(connection, combination)
+            stored = _put_receipts(connection, receipts)
+            return stored, _read_totals(connection)
+
+        stored, self.totals = await self.database.write(work)
+        return stored
+
+    async def trace(self, trace_id: str) -> Found | None:
+        """The receipt of a trace: its last ok one, else its last one."""
+        return await self.database.read(lambda connection: _find(connection, trace_id))
+
+    async def combinations(self, model: str, until_us: int) -> list[Used]:
+        """The last combinations of a model that receipts named up to an instant, newest first."""
+
+        def work(connection: apsw.Connection) -> list[Used]:
+            rows = connection.execute(
+                "SELECT body, first_us, last_us FROM combinations WHERE model = ?"
+                " AND first_us <= ? ORDER BY first_us DESC LIMIT ?",
+                (model, until_us, _combinations_max),
+            )
+            return [Used(_decode_combination(body), first, last) for body, first, last in rows]
+
+        return await self.database.read(work)
+
+
+def _read_totals(connection: apsw.Connection) -> Totals:
+    receipts, requests = connection.execute("SELECT receipts, requests FROM totals").get
+    return Totals(receipts, requests)
+
+
+def _put_combination(connection: apsw.Connection, combination: Combination) -> None:
+    connection.execute(
+        "INSERT OR IGNORE INTO combinations VALUES (?, ?, ?, 0, ?)",
+        (
+            combination.lineage.snapshot,
+            combination.model_name,
+            _NEVER_US,
+            msgspec.json.encode(combination),
+        ),
+    )
+
+
+def _put_receipts(connection: apsw.Connection, receipts: Iterable[msgspec.Raw]) -> Stored:
+    counted = kept = duplicates = unreadable = 0
+    used: dict[str, tuple[int, int]] = {}
+    for raw in receipts:
+        body = bytes(raw)
+        content = _hash64(body)
+        try:
+            receipt = _decode_receipt(body)
+            trace = bytes.fromhex(receipt.trace_id)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            connection.execute("INSERT OR IGNORE INTO unreadable VALUES (?, ?)", (content, body))
+            unreadable += 1
+            continue
+        connection.execute(
+            "INSERT OR IGNORE INTO receipts VALUES (NULL, ?, ?, ?)", (trace, content, body)
+        )
+        if not connection.changes():
+            duplicates += 1
+            continue
+        kept += 1
+        counted += _count_request(connection, receipt, connection.last_insert_rowid())
+        first, last = used.get(receipt.snapshot, (receipt.at_us, receipt.at_us))
+        used[receipt.snapshot] = (min(first, receipt.at_us), max(last, receipt.at_us))
+    for snapshot, (first, last) in used.items():
+        connection.execute(
+            "UPDATE combinations SET first_us = min(first_us, ?), last_us = max(last_us, ?)"
+            " WHERE snapshot = ?",
+            (first, last, snapshot),
+        )
+    connection.execute(
+        "UPDATE totals SET receipts = receipts + ?, requests = requests + ?", (kept, counted)
+    )
+    return Stored(counted, duplicates, unreadable)
+
+
+def _count_request(connection: apsw.Connection, receipt: Receipt, number: int) -> bool:
+    """Count an answer to (tenant_id, id); whether it was the first. An ok answer takes the bill
+    from a failed one."""
+    answers = connection.execute(
+        "INSERT INTO requests VALUES (NULL, ?, 1, ?, ?) ON CONFLICT (request) DO UPDATE SET"
+        " answers = answers + 1, is_ok = max(is_ok, excluded.is_ok),"
+        " billed = CASE WHEN is_ok < excluded.is_ok THEN excluded.billed ELSE billed END"
+        " RETURNING answers",
+        (_request_key(receipt), number, receipt.status == OK),
+    ).get
+    return bool(answers == 1)
+
+
+def _find(connection: apsw.Connection, trace_id: str) -> Found | None:
+    rows = connection.execute(
+        "SELECT body FROM receipts WHERE trace = ? ORDER BY number DESC LIMIT ?",
+        (bytes.fromhex(trace_id), _answers_max),
+    )
+    receipts = [_decode_receipt(body) for (body,) in rows]
+    if not receipts:
+        return None
+    receipt = next((answer for answer in receipts if answer.status == OK), receipts[0])
+    answers = connection.execute(
+        "SELECT answers FROM requests WHERE request = ?", (_request_key(receipt),)
+    ).get
+    body = connection.execute(
+        "SELECT body FROM combinations WHERE snapshot = ?", (receipt.snapshot,)
+    ).get
+    return Found(receipt, None if body is None else _decode_combination(body), answers)
+
+
+def _hash64(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big", signed=True)
+
+
+def _request_key(receipt: Receipt) -> bytes:
+    """The length keeps ("ab", "c") apart from ("a", "bc")."""
+    text = f"{len(receipt.tenant_id)}:{receipt.tenant_id}{receipt.id}"
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
