@@ -1,0 +1,69 @@
+"""One `execute` call on its way through the runtime: queued, computed or cancelled, answered."""
+
+from contracts.errors import MeshError
+from contracts.execution import Execute, Executed
+from services.model_runtime.generations import Generation
+from services.model_runtime.model import Model, Outcome
+from shared.rpc.server import Call
+
+
+class Batch:
+    """`compute` may run on the compute thread; everything else belongs to the loop."""
+
+    __slots__ = ("_call", "_received_us", "_work", "generation", "is_cancelled")
+
+    def __init__(self, call: Call, generation: Generation[Model]) -> None:
+        self.generation = generation
+        self.is_cancelled = False
+        self._call = call
+        self._work: Execute = call.body
+        self._received_us = int(call.received_s * 1e6)
+        call.on_cancel = self._cancel
+
+    @property
+    def rows(self) -> int:
+        """Rows of all its requests."""
+        return sum(self._work.rows)
+
+    def is_inline(self) -> bool:
+        """Whether it is cheaper to compute it here than to hand it over."""
+        assert self.generation.model is not None, "an acquired generation is ready"
+        return self.generation.model.is_inline(self.rows)
+
+    def compute(self) -> Outcome | None:
+        """The outcome, or None when nobody waits for it any more (a cancelled batch that had not
+        begun is not computed; a forward in progress is not interrupted)."""
+        if self.is_cancelled:
+            return None
+        assert self.generation.model is not None, "an acquired generation is ready"
+        return self.generation.model.run(self._work, self._received_us)
+
+    def answer(self, outcome: Outcome, sent_us: int, credits: int) -> None:
+        """Reply, unless the caller is gone (the call drops it)."""
+        times = outcome.times
+        self._call.reply(
+            Executed(
+                outputs=outcome.outputs,
+                predictions=outcome.predictions,
+                errors=outcome.errors,
+                received_us=self._received_us,
+                sent_us=sent_us,
+                wait_us=max(0, times.started - self._received_us),
+                tokenize_us=times.tokenize,
+                forward_us=times.forward,
+                postprocess_us=times.postprocess,
+                credits=credits,
+            )
+        )
+
+    def fail(self, error: MeshError) -> None:
+        """End the call with an error."""
+        self._call.fail(error)
+
+    @property
+    def trace_id(self) -> str:
+        """The call's, for logs."""
+        return self._call.trace_id
+
+    def _cancel(self) -> None:
+        self.is_cancelled = True

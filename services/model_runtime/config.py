@@ -1,0 +1,31 @@
+"""Limits of the model runtime alone, and what it sets in torch."""
+
+credits_batches = 2
+"""Batches taken at once: one computing, one waiting, so that the compute thread never idles for a
+round trip."""
+queue_batches_max = 8
+"""Batches that wait or compute; one more is refused. Above `credits_batches`, because during the
+orchestrator's replacement the old and the new one both send."""
+linger_s = 10.0
+"""A version that no deployment names any more is still served this long: a request that was
+routed before may arrive after. Longer than the default time-out of `infer`."""
+start_wait_s = 5.0
+"""How long a start waits for the models of the last good policies."""
+inline_s = 100e-6
+"""A forward cheaper than this runs on the loop: handing it to the compute thread and back costs
+as much."""
+buffer_rows = 1_024
+"""Rows of the preallocated input buffers; a larger batch gets memory of its own."""
+warm_rows = 32
+"""The larger of the two batches with which a model is warmed and its cost measured."""
+warm_runs_max = 20
+warm_seconds_max = 0.25
+"""Warming ends after this many runs or seconds per batch size, whichever comes first."""
+weights_share_max = 0.8
+"""P4: weights over this share of the available memory are refused before they are mapped."""
+switch_interval_s = 0.0005
+"""How long the compute thread may hold the interpreter while the loop wants it; Python's default
+of 5 ms would delay every frame that arrives during pre- or postprocessing."""
+probability_sum_tolerance = 1e-6
+
+assert queue_batches_max > credits_batches, "granted credits are never refused"

@@ -1,0 +1,164 @@
+"""Which model versions this runtime holds. Pure: loads nothing, reads no clock.
+
+States: loading → ready or failed. A version that is to be replaced stays in service until the new
+one is ready (load aside, flip); one that nobody names any more serves on for `linger_s` and until
+its last reference is gone (drain). A failed load changes nothing that serves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from contracts.errors import MeshError
+from contracts.pack import LoadedModel
+from contracts.types import UNSET
+from services.model_runtime.config import linger_s
+
+ModelT = TypeVar("ModelT")
+Key = tuple[str, str]
+"""(model name, version)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTimes:
+    """What a load took, in microseconds, and the bytes of its weights."""
+
+    verify_us: int = 0
+    map_us: int = 0
+    warm_us: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Generation(Generic[ModelT]):
+    """One version from one pack. `model` is there when it is ready."""
+
+    name: str
+    version: str
+    digest: str
+    state: Literal["loading", "ready", "failed"] = "loading"
+    model: ModelT | None = None
+    reason: str = ""
+    times: LoadTimes = field(default_factory=LoadTimes)
+    references: int = 0
+    unwanted_since_s: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """What a batch names it by."""
+        return (self.name, self.version)
+
+    @property
+    def is_awaited(self) -> bool:
+        """It is wanted and not there yet."""
+        return self.state == "loading" and self.unwanted_since_s is None
+
+    def row(self) -> LoadedModel:
+        """As `models` and the reports tell it."""
+        return LoadedModel(
+            name=self.name,
+            version=self.version,
+            digest=self.digest,
+            state=self.state,
+            reason=self.reason or UNSET,
+            bytes=self.times.bytes,
+            verify_us=self.times.verify_us,
+            map_us=self.times.map_us,
+            warm_us=self.times.warm_us,
+            references=self.references,
+        )
+
+
+class Generations(Generic[ModelT]):
+    """The versions of one runtime. One thread (the loop's) uses it."""
+
+    def __init__(self) -> None:
+        self._held: list[Generation[ModelT]] = []
+        self._serving: dict[Key, Generation[ModelT]] = {}
+
+    def reconcile(self, wanted: Mapping[Key, str], now_s: float) -> list[Generation[ModelT]]:
+        """Take `wanted` (version → pack digest) as the goal; returns what has to be loaded.
+
+        A failed version that is still wanted is loaded again.
+        """
+        self._held = [held for held in self._held if held.state != "failed"]
+        for held in self._held:
+            if wanted.get(held.key) == held.digest:
+                held.unwanted_since_s = None
+            elif held.unwanted_since_s is None:
+                held.unwanted_since_s = now_s
+        present = {(held.key, held.digest) for held in self._held}
+        new = [
+            Generation[ModelT](key[0], key[1], digest)
+            for key, digest in wanted.items()
+            if (key, digest) not in present
+        ]
+        self._held += new
+        return new
+
+    def loaded(self, generation: Generation[ModelT], model: ModelT, times: LoadTimes) -> None:
+        """The load is done: from now on this generation answers for its version."""
+        assert generation.state == "loading", "a generation is loaded once"
+        generation.state, generation.model, generation.times = "ready", model, times
+        replaced = self._serving.get(generation.key)
+        if replaced is None or generation.unwanted_since_s is None:
+            self._serving[generation.key] = generation
+
+    def failed(self, generation: Generation[ModelT], reason: str) -> None:
+        """The load failed; what served goes on."""
+        assert generation.state == "loading", "a load fails once"
+        generation.state, generation.reason = "failed", reason
+
+    def acquire(self, name: str, version: str) -> Generation[ModelT]:
+        """The generation that serves this version, with one more reference.
+
+        Raises MeshError MODEL_NOT_READY (it loads, or its load failed) or MODEL_UNKNOWN.
+        """
+        generation = self._serving.get((name, version))
+        if generation is None:
+            raise self._absent(name, version)
+        generation.references += 1
+        return generation
+
+    def release(self, generation: Generation[ModelT]) -> None:
+        """Give one reference back."""
+        assert generation.references > 0, "released more often than acquired"
+        generation.references -= 1
+
+    def collect(self, now_s: float) -> list[Generation[ModelT]]:
+        """Forget what nobody names, uses or may still ask for; returns it, to be closed."""
+        gone = [held for held in self._held if self._is_over(held, now_s)]
+        for held in gone:
+            self._held.remove(held)
+            if self._serving.get(held.key) is held:
+                del self._serving[held.key]
+        return [held for held in gone if held.model is not None]
+
+    def rows(self) -> list[LoadedModel]:
+        """Every version held, in the order of their first mention."""
+        return [held.row() for held in self._held]
+
+    def wanted(self) -> list[Generation[ModelT]]:
+        """The goal's versions, in whatever state."""
+        return [held for held in self._held if held.unwanted_since_s is None]
+
+    def weights_bytes(self) -> int:
+        """Bytes of weights of every ready version."""
+        return sum(held.times.bytes for held in self._held if held.state == "ready")
+
+    def _is_over(self, held: Generation[ModelT], now_s: float) -> bool:
+        if held.unwanted_since_s is None or held.references or held.state == "loading":
+            return False
+        is_replaced = self._serving.get(held.key) is not held
+        return is_replaced or now_s - held.unwanted_since_s >= linger_s
+
+    def _absent(self, name: str, version: str) -> MeshError:
+        what = f"{name[:80]} version {version[:20]}"
+        for held in self._held:
+            if held.key == (name, version) and held.state == "loading":
+                return MeshError("MODEL_NOT_READY", f"{what} is loading", retry_after_ms=100)
+            if held.key == (name, version):
+                return MeshError(
+                    "MODEL_NOT_READY", f"{what} failed to load: {held.reason}", retry_after_ms=5_000
+                )
+        return MeshError("MODEL_UNKNOWN", f"{what} is not deployed on this runtime")

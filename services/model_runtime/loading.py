@@ -1,0 +1,75 @@
+"""From a pack's digest to a model that is ready: verify, admit, map, build, warm.
+
+Runs on the loader thread; touches nothing that serves.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.errors import MeshError
+from contracts.types import UNSET
+from services.model_runtime import memory
+from services.model_runtime.backends.torch_module import TorchModule
+from services.model_runtime.config import weights_share_max
+from services.model_runtime.generations import LoadTimes
+from services.model_runtime.mapping import map_tensors
+from services.model_runtime.model import Model
+from shared.clock import Clock
+from shared.pack_cache import VerifiedCache
+from shared.packs import pack_path, read_view
+
+mib = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Loads packs of one home. `memory_mib_max` bounds the weights of all loaded versions."""
+
+    models_dir: Path
+    cache: VerifiedCache
+    memory_mib_max: int
+    clock: Clock
+
+    def load(self, name: str, digest: str, loaded_bytes: int) -> tuple[Model, LoadTimes]:
+        """The model `name` from its pack; `loaded_bytes` of weights are loaded already.
+
+        Raises MeshError PACK_INVALID or MEMORY_EXHAUSTED, and whatever the first forward raises.
+        """
+        started_us = self.clock.monotonic_us()
+        manifest, identities = self.cache.verify(digest)
+        if manifest.contract.name != name:
+            found = manifest.contract.name
+            raise MeshError("PACK_INVALID", f"pack {digest} is of model {found}, not {name}")
+        weights_bytes = sum(tensor.bytes for tensor in manifest.tensors)
+        self._admit(weights_bytes, loaded_bytes)
+        verified_us = self.clock.monotonic_us()
+        tensors = map_tensors(pack_path(self.models_dir, digest), manifest, identities)
+        has_view = manifest.contract.view is not UNSET
+        view_sql = read_view(self.models_dir, digest) if has_view else None
+        backend = TorchModule.load(manifest, tensors)
+        model = Model(manifest, backend, view_sql, self.clock)
+        mapped_us = self.clock.monotonic_us()
+        backend.warm()
+        return model, LoadTimes(
+            verify_us=verified_us - started_us,
+            map_us=mapped_us - verified_us,
+            warm_us=self.clock.monotonic_us() - mapped_us,
+            bytes=weights_bytes,
+        )
+
+    def _admit(self, weights_bytes: int, loaded_bytes: int) -> None:
+        """Refuse before anything is mapped."""
+        limit = self.memory_mib_max * mib
+        if loaded_bytes + weights_bytes > limit:
+            raise MeshError(
+                "MEMORY_EXHAUSTED",
+                f"weights of {weights_bytes / mib:.1f} MiB beside {loaded_bytes / mib:.1f} MiB,"
+                f" memory_mib_max is {self.memory_mib_max}",
+            )
+        available = memory.available_bytes()
+        if weights_bytes > weights_share_max * available:
+            raise MeshError(
+                "MEMORY_EXHAUSTED",
+                f"weights of {weights_bytes / mib:.1f} MiB, {weights_share_max:.0%} of the"
+                f" {available / mib:.1f} MiB available are the limit",
+            )

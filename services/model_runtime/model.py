@@ -1,0 +1,137 @@
+"""A loaded model version: one batch in, its outcome out. Runs on whichever thread computes.
+
+Every row of a batch gets an output or an error; a batch that fails as a whole fails in each row.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from contracts.errors import ErrorBody, MeshError
+from contracts.execution import Execute
+from contracts.inference import Tensor
+from contracts.pack import Manifest
+from contracts.types import UNSET
+from services.model_runtime.backends.base import Array, Backend
+from services.model_runtime.config import inline_s
+from services.model_runtime.postprocess import Checked, Postprocess
+from services.model_runtime.preprocess import Preprocess, TensorPreprocess, ViewPreprocess
+from shared import logs
+from shared.clock import Clock
+
+log = logs.get("services.model_runtime")
+
+
+@dataclass(slots=True)
+class Times:
+    """Microseconds: when the work began (monotonic), and how long its parts took."""
+
+    started: int
+    tokenize: int = 0
+    forward: int = 0
+    postprocess: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a batch came to. `errors` by the row's index in the batch."""
+
+    outputs: list[Tensor]
+    predictions: list[msgspec.Raw]
+    times: Times
+    errors: dict[int, ErrorBody] = field(default_factory=dict)
+
+
+class Model:
+    """A backend with the pack's pre- and postprocessing; one thread at a time uses it."""
+
+    def __init__(
+        self, manifest: Manifest, backend: Backend, view_sql: str | None, clock: Clock
+    ) -> None:
+        contract = manifest.contract
+        self._backend = backend
+        self._clock = clock
+        self._preprocess: Preprocess
+        if contract.view is UNSET:
+            self._preprocess = TensorPreprocess(contract)
+        else:
+            assert view_sql is not None, "a pack with a view was read with it"
+            self._preprocess = ViewPreprocess(contract.view.digest, view_sql, manifest.encoders)
+        self._postprocess = Postprocess(contract)
+
+    def is_inline(self, rows: int) -> bool:
+        """Whether this batch is cheaper than handing it to the compute thread."""
+        return not self._backend.waits and self._backend.cost(rows) <= inline_s
+
+    def close(self) -> None:
+        """Let go of the weights."""
+        self._backend.close()
+
+    def run(self, batch: Execute, received_us: int) -> Outcome:
+        """Compute what is still wanted.
+
+        A request whose deadline has passed fails with DEADLINE_EXCEEDED; when all have, nothing
+        is computed.
+        """
+        times = Times(self._clock.monotonic_us())
+        rows = sum(batch.rows)
+        is_live = _live_rows(batch, rows, times.started - received_us)
+        failures: dict[int, MeshError] = {}
+        if not is_live.all():
+            late = MeshError("DEADLINE_EXCEEDED", "the deadline passed before the model ran")
+            failures = dict.fromkeys(np.flatnonzero(~is_live).tolist(), late)
+        checked = None
+        if len(failures) < rows:
+            try:
+                checked = self._compute(batch, rows, is_live, times)
+            except MeshError as error:
+                failures |= dict.fromkeys(np.flatnonzero(is_live).tolist(), error)
+        if checked is None:
+            checked = self._postprocess.nothing(batch, rows)
+        failures |= checked.failed
+        return Outcome(checked.outputs, checked.predictions, times, _bodies(batch, failures))
+
+    def _compute(self, batch: Execute, rows: int, is_live: Array, times: Times) -> Checked:
+        inputs = self._preprocess.arrays(batch, rows)
+        prepared_us = self._clock.monotonic_us()
+        times.tokenize = prepared_us - times.started
+        try:
+            outputs = self._backend.forward(inputs, rows)
+        except MeshError:
+            raise
+        except Exception as error:
+            trace_id = batch.trace_ids[0] if batch.trace_ids else ""
+            log.exception(
+                "forward_failed",
+                trace_id=trace_id,
+                model_name=batch.model_name,
+                model_version=batch.model_version,
+                rows=rows,
+            )
+            what = f"{batch.model_name} version {batch.model_version}, {rows} rows"
+            raise MeshError("FORWARD_FAILED", f"{what}: {type(error).__name__}") from error
+        finally:
+            forwarded_us = self._clock.monotonic_us()
+            times.forward = forwarded_us - prepared_us
+        checked = self._postprocess.check(outputs, batch, rows, is_live)
+        times.postprocess = self._clock.monotonic_us() - forwarded_us
+        return checked
+
+
+def _live_rows(batch: Execute, rows: int, waited_us: int) -> Array:
+    """Per row of the batch: its request's deadline is still ahead."""
+    if min(batch.deadlines_us) > waited_us:
+        return np.ones(rows, dtype=bool)
+    return np.repeat([left_us > waited_us for left_us in batch.deadlines_us], batch.rows)
+
+
+def _bodies(batch: Execute, failures: dict[int, MeshError]) -> dict[int, ErrorBody]:
+    """Each failed row's error under its own request's trace id."""
+    if not failures:
+        return {}
+    requests = np.repeat(np.arange(len(batch.rows)), batch.rows)
+    return {
+        row: error.body(batch.trace_ids[requests[row]] if batch.trace_ids else "")
+        for row, error in failures.items()
+    }

@@ -1,0 +1,185 @@
+"""Forward outputs → output tensors, predictions and actions, checked against the model's contract
+on every reply (K5). Pure.
+
+A row whose output breaks the contract fails alone with OUTPUT_INVALID; a wrong number of rows or
+columns fails the batch, because nobody knows which row is whose.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import msgspec
+import numpy as np
+
+from contracts.errors import MeshError
+from contracts.execution import Execute
+from contracts.inference import Prediction, Tensor
+from contracts.pack import Action, ModelContract
+from contracts.types import UNSET
+from services.model_runtime.config import probability_sum_tolerance
+from services.model_runtime.mapping import NUMPY_TYPES, Array
+
+_encode = msgspec.msgpack.Encoder().encode
+_NO_PREDICTIONS = msgspec.Raw(_encode([]))
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Outputs of every row, failed ones as zeros; predictions of the good rows, one encoded list
+    a request (empty for other tasks); the error of each row that failed here."""
+
+    outputs: list[Tensor]
+    predictions: list[msgspec.Raw]
+    failed: dict[int, MeshError] = field(default_factory=dict)
+
+
+class Postprocess:
+    """The checks and rules of one model version."""
+
+    def __init__(self, contract: ModelContract) -> None:
+        self._contract = contract
+        self._is_classifier = contract.task == "classifier"
+        self._dtypes = [np.dtype(NUMPY_TYPES[tensor.datatype]) for tensor in contract.outputs]
+        self._actions = {level: _Actions(contract, level) for level in (1, 2, 3)}
+
+    def check(self, outputs: Sequence[Array], batch: Execute, rows: int, is_live: Array) -> Checked:
+        """`is_live` (booleans [rows]): the others have failed already and count as failed rows.
+
+        Raises MeshError OUTPUT_INVALID when the outputs have not the contract's shapes.
+        """
+        self._check_shapes(outputs, batch, rows)
+        good = np.ones(rows, dtype=bool)
+        if self._is_classifier:
+            probabilities = softmax(outputs[0])
+            good = are_probabilities(probabilities)
+            outputs = [probabilities, *outputs[1:]]
+        for output in outputs:
+            if output.dtype.kind == "f":
+                good &= np.isfinite(output.reshape(rows, -1)).all(axis=1)
+        failed = {
+            row: self._fault(batch, outputs, row)
+            for row in np.flatnonzero(is_live & ~good).tolist()
+        }
+        good &= is_live
+        predictions = self._predictions(outputs[0], good, batch) if self._is_classifier else []
+        return Checked(self._tensors(outputs, good), predictions, failed)
+
+    def nothing(self, batch: Execute, rows: int) -> Checked:
+        """The answer to a batch in which every row failed before it came here."""
+        outputs = [
+            np.zeros((rows, *contract.shape[1:]), dtype)
+            for contract, dtype in zip(self._contract.outputs, self._dtypes, strict=True)
+        ]
+        predictions = [_NO_PREDICTIONS] * len(batch.rows) if self._is_classifier else []
+        return Checked(self._tensors(outputs, np.ones(rows, dtype=bool)), predictions)
+
+    def _check_shapes(self, outputs: Sequence[Array], batch: Execute, rows: int) -> None:
+        expected = [[rows, *contract.shape[1:]] for contract in self._contract.outputs]
+        received = [list(output.shape) for output in outputs]
+        if received != expected:
+            raise MeshError(
+                "OUTPUT_INVALID",
+                f"{batch.model_name} version {batch.model_version}: outputs of shape {expected}"
+                f" are expected, received {received}",
+            )
+
+    def _tensors(self, outputs: Sequence[Array], good: Array) -> list[Tensor]:
+        tensors = []
+        every_row = bool(good.all())
+        for output, contract, dtype in zip(
+            outputs, self._contract.outputs, self._dtypes, strict=True
+        ):
+            array = np.ascontiguousarray(output, dtype)
+            if not every_row:
+                array = np.where(good.reshape(-1, *[1] * (array.ndim - 1)), array, dtype.type(0))
+            tensors.append(
+                Tensor(
+                    name=contract.name,
+                    datatype=contract.datatype,
+                    shape=list(array.shape),
+                    data=array.data.cast("B") if array.size else memoryview(b""),
+                )
+            )
+        return tensors
+
+    def _fault(self, batch: Execute, outputs: Sequence[Array], row: int) -> MeshError:
+        values = np.array2string(outputs[0][row].reshape(-1)[:8], precision=6)
+        claim = "probabilities that sum to 1" if self._is_classifier else "finite numbers"
+        return MeshError(
+            "OUTPUT_INVALID",
+            f"{batch.model_name} version {batch.model_version}: {self._contract.outputs[0].name}"
+            f" is {values}, {claim} are expected",
+        )
+
+    def _predictions(self, probabilities: Array, good: Array, batch: Execute) -> list[msgspec.Raw]:
+        labels = self._contract.labels
+        best = probabilities.argmax(axis=1)
+        confidence = probabilities[np.arange(len(best)), best]
+        actions = self._choose_actions(probabilities, batch)
+        rows = [
+            Prediction(
+                label=labels[label],
+                confidence_score=score,
+                probabilities=dict(zip(labels, row, strict=True)),
+                action=action,
+            )
+            for label, score, row, action in zip(
+                best.tolist(), confidence.tolist(), probabilities.tolist(), actions, strict=True
+            )
+        ]
+        ends = list(accumulate(batch.rows))
+        is_good = good.tolist()
+        return [
+            msgspec.Raw(_encode([rows[i] for i in range(end - count, end) if is_good[i]]))
+            for end, count in zip(ends, batch.rows, strict=True)
+        ]
+
+    def _choose_actions(
+        self, probabilities: Array, batch: Execute
+    ) -> Sequence[str | msgspec.UnsetType]:
+        if not self._contract.actions:
+            return [UNSET] * len(probabilities)
+        levels = np.repeat(batch.risk_levels, batch.rows)
+        chosen = np.empty(len(probabilities), dtype=object)
+        for level in set(batch.risk_levels):
+            of_level = levels == level
+            chosen[of_level] = self._actions[level].choose(probabilities[of_level])
+        return chosen.tolist()
+
+
+class _Actions:
+    """The rules of one risk level: of those whose label is probable enough, the one with the
+    highest minimum; of equal minima the rule of the more probable label, then the first."""
+
+    def __init__(self, contract: ModelContract, level: int) -> None:
+        rules: list[Action] = [rule for rule in contract.actions if rule.risk_level == level]
+        minima = np.array([rule.probability_min for rule in rules])
+        self._names = np.array([rule.action for rule in rules], dtype=object)
+        self._labels = np.array([contract.labels.index(rule.label) for rule in rules], dtype=int)
+        self._minima = minima
+        # Ranks are whole numbers and half a probability is below 1: it decides between equals only.
+        self._ranks = np.searchsorted(np.unique(minima), minima).astype(float)
+
+    def choose(self, probabilities: Array) -> Array:
+        """The action of each row, as objects [n]."""
+        asked = probabilities[:, self._labels]  # [n, rules]
+        scores = np.where(asked >= self._minima, self._ranks + 0.5 * asked, -1.0)
+        chosen: Array = self._names[scores.argmax(axis=1)]
+        return chosen
+
+
+def softmax(logits: Array) -> Array:
+    """Probabilities FP64 [n, labels] of logits; not finite where the logits are not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+        probabilities: Array = shifted / shifted.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def are_probabilities(probabilities: Array) -> Array:
+    """Per row: every one in [0, 1] and their sum 1 within the tolerance. False for NaN."""
+    sums = np.abs(probabilities.sum(axis=1) - 1.0) <= probability_sum_tolerance
+    bounded = ((probabilities >= 0.0) & (probabilities <= 1.0)).all(axis=1)
+    both: Array = sums & bounded
+    return both

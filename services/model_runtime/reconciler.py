@@ -1,0 +1,115 @@
+"""Keeps what this runtime holds equal to what the deployments name.
+
+Packs are loaded one after another on the loader thread, beside serving; a version flips in on the
+loop when it is ready. What is no longer needed is closed there too.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from contracts.errors import MeshError
+from contracts.policies import PolicySet
+from services.model_runtime.config import linger_s
+from services.model_runtime.deployments import wanted_versions
+from services.model_runtime.generations import Generation, Generations, LoadTimes
+from services.model_runtime.model import Model
+from services.model_runtime.worker import Raised, Worker
+from shared import logs
+from shared.clock import Clock
+
+log = logs.get("services.model_runtime")
+
+
+class Loads(Protocol):
+    """What loads a pack (`loading.Loader`)."""
+
+    def load(self, name: str, digest: str, loaded_bytes: int) -> tuple[Model, LoadTimes]:
+        """See `Loader.load`."""
+        ...
+
+
+class Reconciler:
+    """Belongs to the loop's thread. `on_change` is called after each load that ended."""
+
+    def __init__(
+        self,
+        generations: Generations[Model],
+        loader: Loads,
+        thread: Worker,
+        clock: Clock,
+        *,
+        index: int,
+        on_change: Callable[[LoadTimes], None],
+    ) -> None:
+        self.settled = asyncio.Event()
+        self._generations = generations
+        self._loader = loader
+        self._thread = thread
+        self._clock = clock
+        self._index = index
+        self._on_change = on_change
+        self._waiting: deque[Generation[Model]] = deque()
+
+    def check(self, policies: PolicySet) -> str | None:
+        """Why this set cannot be followed, or None."""
+        try:
+            wanted_versions(policies, self._index)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def activate(self, policies: PolicySet) -> None:
+        """Make this set the goal. A version that failed before is tried again."""
+        wanted = wanted_versions(policies, self._index)
+        self._waiting.extend(self._generations.reconcile(wanted, self._clock.monotonic()))
+        self._load_next()
+        asyncio.get_running_loop().call_later(linger_s, self.collect)
+
+    def collect(self) -> None:
+        """Close what nobody names, uses or may still ask for."""
+        for generation in self._generations.collect(self._clock.monotonic()):
+            assert generation.model is not None, "only loaded ones are closed"
+            generation.model.close()
+            generation.model = None
+            log.info("model_closed", model_name=generation.name, model_version=generation.version)
+
+    def _load_next(self) -> None:
+        """One at a time, so that each is admitted beside the weights of those before it."""
+        if self._thread.pending:
+            return
+        while self._waiting:
+            generation = self._waiting.popleft()
+            if generation.is_awaited:
+                self._submit(generation)
+                return
+            self._generations.failed(generation, "no longer deployed")
+        self.settled.set()
+
+    def _submit(self, generation: Generation[Model]) -> None:
+        loaded_bytes = self._generations.weights_bytes()
+        self._thread.submit(
+            lambda: self._loader.load(generation.name, generation.digest, loaded_bytes),
+            lambda result: self._loaded(generation, result),
+        )
+
+    def _loaded(
+        self, generation: Generation[Model], result: tuple[Model, LoadTimes] | Raised
+    ) -> None:
+        record = log.bind(
+            model_name=generation.name, model_version=generation.version, digest=generation.digest
+        )
+        times = LoadTimes()
+        if isinstance(result, Raised):
+            error = result.error
+            reason = str(error) if isinstance(error, MeshError) else repr(error)[:300]
+            self._generations.failed(generation, reason)
+            record.error("model_failed", reason=reason, exc_info=error)
+        else:
+            model, times = result
+            self._generations.loaded(generation, model, times)
+            record.info("model_ready", warm_us=times.warm_us, verify_us=times.verify_us)
+        self.collect()
+        self._on_change(times)
+        self._load_next()

@@ -1,0 +1,184 @@
+"""The model runtime: holds what the deployments name, and executes batches.
+
+A batch is computed on the compute thread, or on the loop when that is cheaper than the way there;
+never two batches at once, so the model's buffers have one user.
+"""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+
+from contracts.errors import MeshError
+from contracts.execution import Memory
+from contracts.pack import LoadedModels
+from contracts.service import Metric
+from contracts.types import Scalar
+from services.model_runtime import memory
+from services.model_runtime.backends.torch_module import pin_numerics
+from services.model_runtime.batch import Batch
+from services.model_runtime.config import (
+    credits_batches,
+    queue_batches_max,
+    start_wait_s,
+    switch_interval_s,
+)
+from services.model_runtime.counters import Counters
+from services.model_runtime.generations import Generations, LoadTimes
+from services.model_runtime.loading import Loader
+from services.model_runtime.model import Model, Outcome
+from services.model_runtime.reconciler import Reconciler
+from services.model_runtime.worker import Raised, Worker, attempt
+from shared import logs
+from shared.environment import Environment
+from shared.pack_cache import VerifiedCache
+from shared.policy_follower import PolicyFollower, ReportParts
+from shared.rpc.call import Deferred
+from shared.rpc.server import DEFERRED, Call, Handler
+from shared.service import Readiness, Service
+
+log = logs.get("services.model_runtime")
+
+
+class ModelRuntime(Service):
+    """One replica."""
+
+    name = "model_runtime"
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._clock = environment.clock
+        self._generations: Generations[Model] = Generations()
+        self._counters = Counters()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """See `Service`."""
+        return {"execute": self._execute, "models": self._models, "memory": self._memory}
+
+    async def start(self) -> None:
+        """Follow the policies; with a last-good set on disk, wait for its models (bounded), so
+        that a restarted runtime accepts when it can answer."""
+        sys.setswitchinterval(switch_interval_s)
+        threads = self.environment.config.threads
+        pin_numerics(threads)  # this thread computes small batches itself
+        self._compute_thread = Worker("compute", lambda: pin_numerics(threads))
+        self._loader_thread = Worker("loader", lambda: pin_numerics(threads))
+        home = self.environment.home
+        self._reconciler = Reconciler(
+            self._generations,
+            Loader(
+                models_dir=home / "models",
+                cache=VerifiedCache(home / "models", home / ".mortise/verified", self._clock),
+                memory_mib_max=self.environment.config.memory_mib_max,
+                clock=self._clock,
+            ),
+            self._loader_thread,
+            self._clock,
+            index=self.environment.index,
+            on_change=self._on_load_ended,
+        )
+        self._follower = PolicyFollower(
+            self.environment,
+            check=self._reconciler.check,
+            activate=self._reconciler.activate,
+            report=lambda: ReportParts(self.readiness().ready, self._generations.rows()),
+        )
+        await self._follower.start()
+        try:
+            async with asyncio.timeout(start_wait_s):
+                await self._reconciler.settled.wait()
+        except TimeoutError:
+            log.warning("start_without_all_models", reasons=self.readiness().reasons)
+
+    async def promoted(self) -> None:
+        """See `Service`."""
+        self._follower.promoted()
+
+    async def drain(self) -> None:
+        """See `Service`."""
+        await self._follower.close()
+        self._compute_thread.close()
+        self._loader_thread.close()
+
+    def readiness(self) -> Readiness:
+        """Ready: a policy version is in force and everything it deploys here serves or has
+        failed; a failed version degrades."""
+        wanted = self._generations.wanted()
+        loading = [f"{held.name} {held.version} is loading" for held in wanted if held.is_awaited]
+        failed = [
+            f"{held.name} {held.version} failed: {held.reason}"
+            for held in wanted
+            if held.state == "failed"
+        ]
+        version, is_fenced = self._follower.current.version, self._follower.fenced
+        reasons = [*failed, *loading]
+        if version == 0:
+            reasons.append("no policy version yet")
+        if is_fenced:
+            reasons.append(f"policy version {version} is not the newest")
+        return Readiness(
+            ready=version > 0 and not loading and not is_fenced,
+            degraded=bool(failed),
+            reasons=reasons,
+            policy_version=version,
+        )
+
+    def statistics(self) -> dict[str, Scalar]:
+        """See `Service`."""
+        return {
+            **self._counters.statistics(),
+            "batches_pending": self._compute_thread.pending,
+            "models_ready": sum(row.state == "ready" for row in self._generations.rows()),
+            **self._follower.statistics(),
+        }
+
+    def metrics(self) -> list[Metric]:
+        """See `Service`."""
+        return self._counters.metrics()
+
+    def _execute(self, call: Call) -> Deferred:
+        """Hot path: no task, no future. What is raised here the server answers."""
+        pending = self._compute_thread.pending
+        if pending >= queue_batches_max:
+            raise MeshError(
+                "OVERLOADED",
+                f"{pending} batches are pending, queue_batches_max is {queue_batches_max}",
+                retry_after_ms=10,
+            )
+        body = call.body
+        batch = Batch(call, self._generations.acquire(body.model_name, body.model_version))
+        if pending == 0 and batch.is_inline():
+            self._counters.batches_inline += 1
+            self._ended(batch, attempt(batch.compute))
+        else:
+            self._compute_thread.submit(batch.compute, lambda outcome: self._ended(batch, outcome))
+        return DEFERRED
+
+    def _ended(self, batch: Batch, outcome: Outcome | Raised | None) -> None:
+        generation = batch.generation
+        self._generations.release(generation)
+        if outcome is None:
+            self._counters.batches_cancelled += 1
+        elif isinstance(outcome, Raised):
+            log.error("execute_defect", trace_id=batch.trace_id, exc_info=outcome.error)
+            batch.fail(MeshError("INTERNAL", "a defect; the log has it under the trace id"))
+            if isinstance(outcome.error, AssertionError):
+                raise outcome.error
+        else:
+            self._counters.count(generation, batch.rows, outcome)
+            credits = max(0, credits_batches - self._compute_thread.pending)
+            batch.answer(outcome, self._clock.monotonic_us(), credits)
+        if generation.unwanted_since_s is not None:
+            self._reconciler.collect()
+
+    def _models(self, call: Call) -> LoadedModels:
+        return LoadedModels(models=self._generations.rows(), credits=credits_batches)
+
+    def _memory(self, call: Call) -> Memory:
+        return memory.used(self._generations.weights_bytes())
+
+    def _on_load_ended(self, times: LoadTimes) -> None:
+        startup = self.environment.startup
+        startup.add("verify", times.verify_us / 1e6)
+        startup.add("map", times.map_us / 1e6)
+        startup.add("warm", times.warm_us / 1e6)
+        self._follower.report_now()
