@@ -98,7 +98,7 @@ class _Comparison:
             yield from self.refusals(old, new, f"{where}[{index}]", depth - 1)
         before, after = self._in_time(sent, read)
         if len(after.get("prefixItems", [])) < len(before.get("prefixItems", [])):
-            yield f"{where}: has lost its last place"
+            yield f"{where or 'value'}: has lost its last place"
         if isinstance(read.get("items"), dict):
             yield from self.refusals(_part(sent, "items"), read["items"], f"{where}[]", depth - 1)
 

@@ -1,0 +1,38 @@
+"""Where a home's sockets are, found without the serving packages."""
+
+import os
+import tomllib
+from pathlib import Path
+
+from mortise.generated import SOCKET_PATH_BYTES_MAX
+
+SETTINGS = "mortise.toml"
+RUN_DIR = ".mortise/run"
+
+
+def home_path(home: str | os.PathLike[str] | None = None) -> Path:
+    """The home, absolute: as given, else `MORTISE_HOME`, else the current directory."""
+    return Path(os.path.abspath(home or os.environ.get("MORTISE_HOME") or "."))
+
+
+def socket_path(home: Path, service: str) -> str:
+    """The path of a service's socket (of the first runtime), `run_dir` of `mortise.toml` obeyed.
+
+    Raises ValueError when it is too long for a socket, or the file is not TOML.
+    """
+    name = f"{service}.0" if service == "model_runtime" else service
+    path = str(_run_dir(home) / f"{name}.sock")
+    length = len(os.fsencode(path))
+    if length > SOCKET_PATH_BYTES_MAX:
+        raise ValueError(
+            f"{path} is {length} bytes long, socket_path_bytes_max is {SOCKET_PATH_BYTES_MAX}:"
+            f' move the home to a shorter path, or put run_dir = "/run/NAME" into {SETTINGS}'
+        )
+    return path
+
+
+def _run_dir(home: Path) -> Path:
+    file = home / SETTINGS
+    if not file.is_file():
+        return home / RUN_DIR
+    return home / str(tomllib.loads(file.read_text(encoding="utf-8")).get("run_dir", RUN_DIR))
