@@ -19,7 +19,7 @@ buffer_rows = 1_024
 warm_rows = 32
 """The larger of the two batches with which a model is warmed and its cost measured."""
 warm_runs_max = 20
-warm_seconds_max = 0.25
+warm_seconds_max = 0.05
 """Warming ends after this many runs or seconds per batch size, whichever comes first."""
 weights_share_max = 0.8
 """P4: weights over this share of the available memory are refused before they are mapped."""

@@ -76,23 +76,21 @@ class Model:
         """
         times = Times(self._clock.monotonic_us())
         rows = sum(batch.rows)
-        is_live = _live_rows(batch, rows, times.started - received_us)
-        failures: dict[int, MeshError] = {}
-        if not is_live.all():
-            late = MeshError("DEADLINE_EXCEEDED", "the deadline passed before the model ran")
-            failures = dict.fromkeys(np.flatnonzero(~is_live).tolist(), late)
+        is_live = _live_rows(batch, times.started - received_us)
+        failures = _expired(is_live)
         checked = None
         if len(failures) < rows:
             try:
                 checked = self._compute(batch, rows, is_live, times)
             except MeshError as error:
-                failures |= dict.fromkeys(np.flatnonzero(is_live).tolist(), error)
+                live = range(rows) if is_live is None else np.flatnonzero(is_live).tolist()
+                failures |= dict.fromkeys(live, error)
         if checked is None:
             checked = self._postprocess.nothing(batch, rows)
         failures |= checked.failed
         return Outcome(checked.outputs, checked.predictions, times, _bodies(batch, failures))
 
-    def _compute(self, batch: Execute, rows: int, is_live: Array, times: Times) -> Checked:
+    def _compute(self, batch: Execute, rows: int, is_live: Array | None, times: Times) -> Checked:
         inputs = self._preprocess.arrays(batch, rows)
         prepared_us = self._clock.monotonic_us()
         times.tokenize = prepared_us - times.started
@@ -119,11 +117,18 @@ class Model:
         return checked
 
 
-def _live_rows(batch: Execute, rows: int, waited_us: int) -> Array:
-    """Per row of the batch: its request's deadline is still ahead."""
+def _live_rows(batch: Execute, waited_us: int) -> Array | None:
+    """Per row of the batch: its request's deadline is still ahead. None: all are."""
     if min(batch.deadlines_us) > waited_us:
-        return np.ones(rows, dtype=bool)
+        return None
     return np.repeat([left_us > waited_us for left_us in batch.deadlines_us], batch.rows)
+
+
+def _expired(is_live: Array | None) -> dict[int, MeshError]:
+    if is_live is None:
+        return {}
+    late = MeshError("DEADLINE_EXCEEDED", "the deadline passed before the model ran")
+    return dict.fromkeys(np.flatnonzero(~is_live).tolist(), late)
 
 
 def _bodies(batch: Execute, failures: dict[int, MeshError]) -> dict[int, ErrorBody]:

@@ -5,6 +5,7 @@ A row whose output breaks the contract fails alone with OUTPUT_INVALID; a wrong 
 columns fails the batch, because nobody knows which row is whose.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -43,25 +44,18 @@ class Postprocess:
         self._dtypes = [np.dtype(NUMPY_TYPES[tensor.datatype]) for tensor in contract.outputs]
         self._actions = {level: _Actions(contract, level) for level in (1, 2, 3)}
 
-    def check(self, outputs: Sequence[Array], batch: Execute, rows: int, is_live: Array) -> Checked:
-        """`is_live` (booleans [rows]): the others have failed already and count as failed rows.
-
-        Raises MeshError OUTPUT_INVALID when the outputs have not the contract's shapes.
-        """
+    def check(
+        self, outputs: Sequence[Array], batch: Execute, rows: int, is_live: Array | None
+    ) -> Checked:
+        """`is_live` (booleans [rows], None: all): the others have failed already and count as
+        failed rows. Raises MeshError OUTPUT_INVALID when the outputs have not the contract's
+        shapes."""
         self._check_shapes(outputs, batch, rows)
-        good = np.ones(rows, dtype=bool)
         if self._is_classifier:
-            probabilities = softmax(outputs[0])
-            good = are_probabilities(probabilities)
-            outputs = [probabilities, *outputs[1:]]
-        for output in outputs:
-            if output.dtype.kind == "f":
-                good &= np.isfinite(output.reshape(rows, -1)).all(axis=1)
-        failed = {
-            row: self._fault(batch, outputs, row)
-            for row in np.flatnonzero(is_live & ~good).tolist()
-        }
-        good &= is_live
+            outputs = [softmax(outputs[0]), *outputs[1:]]
+        valid = self._valid_rows(outputs, rows)
+        failed = {} if valid is None else self._faults(outputs, batch, valid, is_live)
+        good = _both(valid, is_live)
         predictions = self._predictions(outputs[0], good, batch) if self._is_classifier else []
         return Checked(self._tensors(outputs, good), predictions, failed)
 
@@ -72,7 +66,7 @@ class Postprocess:
             for contract, dtype in zip(self._contract.outputs, self._dtypes, strict=True)
         ]
         predictions = [_NO_PREDICTIONS] * len(batch.rows) if self._is_classifier else []
-        return Checked(self._tensors(outputs, np.ones(rows, dtype=bool)), predictions)
+        return Checked(self._tensors(outputs, None), predictions)
 
     def _check_shapes(self, outputs: Sequence[Array], batch: Execute, rows: int) -> None:
         expected = [[rows, *contract.shape[1:]] for contract in self._contract.outputs]
@@ -84,14 +78,31 @@ class Postprocess:
                 f" are expected, received {received}",
             )
 
-    def _tensors(self, outputs: Sequence[Array], good: Array) -> list[Tensor]:
+    def _valid_rows(self, outputs: Sequence[Array], rows: int) -> Array | None:
+        """Booleans [rows] that say which rows keep the contract; None when all do."""
+        if self._is_classifier:
+            valid = are_probabilities(outputs[0])
+            outputs = outputs[1:]
+            if not outputs and valid.all():
+                return None
+        else:
+            # One sum is cheap, and not finite as soon as one number is not; it may also overflow
+            # over finite numbers, so the verdict is the slow path's.
+            if all(math.isfinite(output.sum()) for output in outputs if output.dtype.kind == "f"):
+                return None
+            valid = np.ones(rows, dtype=bool)
+        for output in outputs:
+            if output.dtype.kind == "f":
+                valid &= np.isfinite(output.reshape(rows, -1)).all(axis=1)
+        return valid
+
+    def _tensors(self, outputs: Sequence[Array], good: Array | None) -> list[Tensor]:
         tensors = []
-        every_row = bool(good.all())
         for output, contract, dtype in zip(
             outputs, self._contract.outputs, self._dtypes, strict=True
         ):
             array = np.ascontiguousarray(output, dtype)
-            if not every_row:
+            if good is not None:
                 array = np.where(good.reshape(-1, *[1] * (array.ndim - 1)), array, dtype.type(0))
             tensors.append(
                 Tensor(
@@ -103,16 +114,25 @@ class Postprocess:
             )
         return tensors
 
-    def _fault(self, batch: Execute, outputs: Sequence[Array], row: int) -> MeshError:
-        values = np.array2string(outputs[0][row].reshape(-1)[:8], precision=6)
+    def _faults(
+        self, outputs: Sequence[Array], batch: Execute, valid: Array, is_live: Array | None
+    ) -> dict[int, MeshError]:
+        """The error of each live row that broke the contract."""
+        broken = ~valid if is_live is None else ~valid & is_live
         claim = "probabilities that sum to 1" if self._is_classifier else "finite numbers"
-        return MeshError(
-            "OUTPUT_INVALID",
-            f"{batch.model_name} version {batch.model_version}: {self._contract.outputs[0].name}"
-            f" is {values}, {claim} are expected",
-        )
+        what = f"{batch.model_name} version {batch.model_version}: {self._contract.outputs[0].name}"
+        return {
+            row: MeshError(
+                "OUTPUT_INVALID",
+                f"{what} is {np.array2string(outputs[0][row].reshape(-1)[:8], precision=6)},"
+                f" {claim} are expected",
+            )
+            for row in np.flatnonzero(broken).tolist()
+        }
 
-    def _predictions(self, probabilities: Array, good: Array, batch: Execute) -> list[msgspec.Raw]:
+    def _predictions(
+        self, probabilities: Array, good: Array | None, batch: Execute
+    ) -> list[msgspec.Raw]:
         labels = self._contract.labels
         best = probabilities.argmax(axis=1)
         confidence = probabilities[np.arange(len(best)), best]
@@ -128,11 +148,10 @@ class Postprocess:
                 best.tolist(), confidence.tolist(), probabilities.tolist(), actions, strict=True
             )
         ]
-        ends = list(accumulate(batch.rows))
-        is_good = good.tolist()
+        is_good = [True] * len(rows) if good is None else good.tolist()
         return [
             msgspec.Raw(_encode([rows[i] for i in range(end - count, end) if is_good[i]]))
-            for end, count in zip(ends, batch.rows, strict=True)
+            for end, count in zip(accumulate(batch.rows), batch.rows, strict=True)
         ]
 
     def _choose_actions(
@@ -167,6 +186,14 @@ class _Actions:
         scores = np.where(asked >= self._minima, self._ranks + 0.5 * asked, -1.0)
         chosen: Array = self._names[scores.argmax(axis=1)]
         return chosen
+
+
+def _both(one: Array | None, other: Array | None) -> Array | None:
+    """Both masks together; None is the mask of all rows."""
+    if one is None or other is None:
+        return other if one is None else one
+    both: Array = one & other
+    return both
 
 
 def softmax(logits: Array) -> Array:
