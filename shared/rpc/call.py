@@ -7,16 +7,14 @@ the handler still says is dropped.
 
 from collections.abc import Callable
 from random import getrandbits
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from contracts.errors import COMMON, MeshError
 from contracts.frames import Context
 from contracts.methods import Method
-from contracts.types import UNSET
 from shared.access import Peer
-
-if TYPE_CHECKING:
-    import msgspec
 
 
 class Deferred:
@@ -32,76 +30,64 @@ Handler = Callable[["Call"], Any]
 class Wire(Protocol):
     """Where a call's answer goes."""
 
-    def answer(self, call: "Call", result: Any) -> None: ...
-    def refuse(self, call: "Call", error: Exception) -> None: ...
-    def stream(self, call: "Call", item: Any) -> bool: ...
+    def answer(self, call: "Call", result: Any) -> None:
+        """Send the response and end the call."""
+
+    def refuse(self, call: "Call", error: Exception) -> None:
+        """Send the error and end the call."""
+
+    def stream(self, call: "Call", item: Any) -> bool:
+        """Send an item; False when the reader is slow."""
 
 
-class Call:
+# A Struct though it crosses no border: made once per request, and twice as fast as with slots.
+class Call(msgspec.Struct, eq=False):
     """One request: typed body, context and peer. Used on the loop's thread only.
 
     `trace_id` is always set, generated where the caller gave none. `received_s` and `deadline_s`
     are monotonic seconds. The handler may set `on_cancel`, which is called once after the caller
     cancelled or left (the call has ended by then: `reply` and `fail` do nothing any more), and
     `on_resume`, which is called when a reader that made `stream` return False has caught up.
+    `error_name` is how it ended, empty for an answer.
     """
 
-    __slots__ = ("_wire", "abandoned", "body", "context", "deadline_s", "ended", "error_name",
-                 "msgid", "on_cancel", "on_resume", "peer", "received_s", "row", "sequence",
-                 "task", "timer", "trace_id", "wants_stream")  # fmt: skip
+    wire: Wire
+    row: Method
+    msgid: int
+    body: Any
+    context: Context
+    trace_id: str
+    peer: Peer
+    received_s: float
+    deadline_s: float
+    wants_stream: bool
+    ended: bool = False
+    abandoned: bool = False
+    error_name: str = ""
+    on_cancel: Callable[[], None] | None = None
+    on_resume: Callable[[], None] | None = None
+    sequence: int = 0
+    task: Any = None
+    timer: Any = None
 
-    def __init__(
-        self,
-        wire: Wire,
-        row: Method,
-        msgid: int,
-        body: Any,
-        context: Context,
-        peer: Peer,
-        received_s: float,
-    ) -> None:
-        deadline_ms, trace_id = context.deadline_ms, context.trace_id
-        self._wire = wire
-        self.row = row
-        self.msgid = msgid
-        self.body = body
-        self.context = context
-        self.peer = peer
-        self.received_s = received_s
-        self.deadline_s = (
-            received_s + (row.budget.timeout_ms if deadline_ms is UNSET else deadline_ms) / 1_000
-        )
-        self.trace_id: str = new_trace_id() if trace_id is UNSET else trace_id
-        self.wants_stream = context.stream
-        self.ended = False
-        self.abandoned = False
-        self.error_name = ""
-        self.on_cancel: Callable[[], None] | None = None
-        self.on_resume: Callable[[], None] | None = None
-        self.sequence = 0
-        self.task: Any = None
-        self.timer: Any = None
-
-    def reply(self, result: "Any | msgspec.Raw") -> None:
+    def reply(self, result: Any) -> None:
         """End the call with its response: the row's struct, or one already encoded as Raw."""
-        if self.abandoned:
-            return
-        assert not self.ended, f"{self.row.name} {self.msgid}: a call ends once"
-        self._wire.answer(self, result)
+        if not self.abandoned:
+            assert not self.ended, f"{self.row.name} {self.msgid}: a call ends once"
+            self.wire.answer(self, result)
 
     def fail(self, error: MeshError) -> None:
         """End the call with an error; one that the method does not declare becomes INTERNAL."""
-        if self.abandoned:
-            return
-        assert not self.ended, f"{self.row.name} {self.msgid}: a call ends once"
-        self._wire.refuse(self, error)
+        if not self.abandoned:
+            assert not self.ended, f"{self.row.name} {self.msgid}: a call ends once"
+            self.wire.refuse(self, error)
 
     def stream(self, item: Any) -> bool:
         """Send one item of the stream. False: it was sent, but the reader is slow: pause."""
         if self.abandoned:
             return False
         assert not self.ended, f"{self.row.name} {self.msgid}: an item after the end"
-        return self._wire.stream(self, item)
+        return self.wire.stream(self, item)
 
 
 def is_declared(row: Method, error: MeshError) -> bool:
@@ -111,4 +97,4 @@ def is_declared(row: Method, error: MeshError) -> bool:
 
 def new_trace_id() -> str:
     """32 hexadecimal digits, never all zero. The generator is reseeded in a forked child."""
-    return f"{getrandbits(128) or 1:032x}"
+    return (getrandbits(128) or 1).to_bytes(16, "big").hex()

@@ -10,7 +10,7 @@ from typing import Any
 from contracts.frames import Envelope
 from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
 from shared.wire.codec import DECODE_ERRORS, decode_envelope
-from shared.wire.framing import Framer
+from shared.wire.framing import Frame, Framer
 
 frames_per_turn_max = 512
 """Messages of one connection handled in a loop turn (a chunk may hold 25,000); others go on."""
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         """Called for each message, in order."""
         raise NotImplementedError
 
-    def undecodable(self, frame: memoryview) -> bool:
+    def undecodable(self, frame: Frame) -> bool:
         """A frame that is no envelope; False closes the connection."""
         return False
 
@@ -100,8 +100,9 @@ class Connection(asyncio.Protocol):
         out, transport = self.out, self.transport
         if not out or transport is None:
             return
-        # Measured before this write: what earlier turns could not get rid of.
-        if transport.get_write_buffer_size() > write_buffer_bytes_max:
+        # Measured before this write: what earlier turns could not get rid of. While the reader is
+        # not slow it is less than `stream_pause_bytes`.
+        if self.reader_is_slow and transport.get_write_buffer_size() > write_buffer_bytes_max:
             self.abort(SLOW_READER)
             return
         self.out = bytearray()
@@ -134,9 +135,9 @@ class Connection(asyncio.Protocol):
             self.chunk_arrived()
             self._handle(self._framer.feed(chunk))
 
-    def _handle(self, frames: list[memoryview]) -> None:
+    def _handle(self, frames: list[Frame]) -> None:
         """The messages of a chunk, at most `frames_per_turn_max` now and the others next turn."""
-        later: list[memoryview] = []
+        later: list[Frame] = []
         if len(frames) > frames_per_turn_max:
             frames, later = frames[:frames_per_turn_max], frames[frames_per_turn_max:]
         self._in_chunk = True
@@ -160,7 +161,7 @@ class Connection(asyncio.Protocol):
         elif self.out:
             self.flush()
 
-    def _read_later(self, frames: list[memoryview]) -> None:
+    def _read_later(self, frames: list[Frame]) -> None:
         """Go on with these next turn; nothing more is read until they are handled."""
         transport = self.transport
         if transport is None:

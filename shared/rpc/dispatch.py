@@ -30,6 +30,8 @@ class Entry:
     """One method as it is served."""
 
     row: Method
+    role: str
+    timeout_s: float
     handler: Handler
     decode: Callable[[msgspec.Raw], Params]
     is_coroutine: bool
@@ -48,6 +50,8 @@ def dispatch_table(
     return {
         name: Entry(
             row=row,
+            role=row.role,
+            timeout_s=row.budget.timeout_ms / 1_000,
             handler=every[name],
             decode=params_decoder(row),
             is_coroutine=inspect.iscoroutinefunction(every[name]),

@@ -11,7 +11,7 @@ import msgspec
 
 from contracts.errors import MeshError
 from contracts.frames import Envelope, Notification, Request
-from contracts.limits import frame_bytes_max, in_flight_per_connection_max, stream_pause_bytes
+from contracts.limits import in_flight_per_connection_max, stream_pause_bytes
 from contracts.types import UNSET
 from shared.access import Peer
 from shared.rpc.call import DEFERRED, Call, new_trace_id
@@ -19,6 +19,7 @@ from shared.rpc.connection import Connection
 from shared.rpc.dispatch import Entry, error_to_send, log_defect
 from shared.rpc.serving import CONNECTION_CAP, Serving
 from shared.wire import codec
+from shared.wire.framing import Frame
 
 retry_after_ms = 100
 """Hint to a caller that met one of our bounds."""
@@ -57,7 +58,7 @@ class Session(Connection):
         """One reading of the clock serves every request of the chunk."""
         self.received_s = self._serving.clock.monotonic()
 
-    def undecodable(self, frame: memoryview) -> bool:
+    def undecodable(self, frame: Frame) -> bool:
         """A request that is none: answered if it has a msgid, else the connection is closed."""
         try:
             msgid = codec.decode_addressed(frame).msgid
@@ -85,33 +86,52 @@ class Session(Connection):
     def received(self, envelope: Envelope) -> None:
         """One message: a request, a cancel, or something that is ignored."""
         if type(envelope) is Request:
-            self._request(envelope.msgid, envelope.method, envelope.params)
+            self._requested(envelope)
         elif type(envelope) is Notification and envelope.method == "cancel":
             self._cancel(envelope.params)
         else:
             self._serving.counters.ignored += 1
 
-    def _request(self, msgid: int, method: str, params: msgspec.Raw) -> None:
+    def _requested(self, request: Request) -> None:
         serving = self._serving
         serving.counters.received += 1
-        entry = serving.table.get(method)
-        if entry is None or self._is_refused or not self._may_start(msgid, entry):
-            self._refuse_unseen(msgid, self._refusal(msgid, method, entry), params)
+        msgid, calls = request.msgid, self.calls
+        entry = serving.table.get(request.method)
+        if (
+            entry is None
+            or self._is_refused
+            or entry.role not in self.peer.roles
+            or len(calls) >= in_flight_per_connection_max
+            or msgid in calls
+        ):
+            self._refuse_unseen(msgid, self._refusal(request, entry), request.params)
             return
         try:
-            decoded = entry.decode(params)
+            params = entry.decode(request.params)
         except codec.DECODE_ERRORS as error:
-            text = f"{method}: {codec.reason(error)}"
-            self._refuse_unseen(msgid, MeshError("INVALID_REQUEST", text), params)
+            text = f"{request.method}: {codec.reason(error)}"
+            self._refuse_unseen(msgid, MeshError("INVALID_REQUEST", text), request.params)
             return
-        context = decoded.context
-        call = Call(self, entry.row, msgid, decoded.body, context, self.peer, self.received_s)
-        if context is not codec.NO_CONTEXT:
-            if context.protocol_version is not UNSET:
-                self.protocol_version = context.protocol_version
-            if context.deadline_ms == 0:
-                self._refuse_unseen(msgid, serving.expired(call), params)
-                return
+        context = params.context
+        received_s = self.received_s
+        deadline_ms, trace_id = context.deadline_ms, context.trace_id
+        call = Call(
+            self,
+            entry.row,
+            msgid,
+            params.body,
+            context,
+            new_trace_id() if trace_id is UNSET else trace_id,
+            self.peer,
+            received_s,
+            received_s + (entry.timeout_s if deadline_ms is UNSET else deadline_ms / 1_000),
+            context.stream,
+        )
+        if context.protocol_version is not UNSET:
+            self.protocol_version = context.protocol_version
+        if deadline_ms == 0:
+            self._refuse_unseen(msgid, serving.expired(call), request.params)
+            return
         self._start(entry, call)
 
     def _start(self, entry: Entry, call: Call) -> None:
@@ -155,24 +175,18 @@ class Session(Connection):
 
     # Refusals: no handler saw the request.
 
-    def _may_start(self, msgid: int, entry: Entry) -> bool:
-        return (
-            entry.row.role in self.peer.roles
-            and len(self.calls) < in_flight_per_connection_max
-            and msgid not in self.calls
-        )
-
-    def _refusal(self, msgid: int, method: str, entry: Entry | None) -> MeshError:
+    def _refusal(self, request: Request, entry: Entry | None) -> MeshError:
+        method = request.method
         if self._is_refused:
             text = f"connections_max is {self._serving.connections_max}"
             return MeshError("OVERLOADED", text, retry_after_ms=retry_after_ms)
         if entry is None:
             return MeshError("METHOD_UNKNOWN", f"no method {method!a} on {self._serving.service}")
-        if entry.row.role not in self.peer.roles:
-            text = f"{method} needs the role {entry.row.role}, uid {self.peer.uid} lacks it"
+        if entry.role not in self.peer.roles:
+            text = f"{method} needs the role {entry.role}, uid {self.peer.uid} lacks it"
             return MeshError("PERMISSION_DENIED", text)
-        if msgid in self.calls:
-            return MeshError("INVALID_REQUEST", f"msgid {msgid} is in flight already")
+        if request.msgid in self.calls:
+            return MeshError("INVALID_REQUEST", f"msgid {request.msgid} is in flight already")
         text = f"in_flight_per_connection_max is {in_flight_per_connection_max}"
         return MeshError("OVERLOADED", text, retry_after_ms=retry_after_ms)
 
@@ -191,29 +205,22 @@ class Session(Connection):
 
     def answer(self, call: Call, result: Any) -> None:
         """Send a call's response; one that is not the row's, or too long, becomes INTERNAL."""
-        mark = len(self.out)
+        out = self.out
+        mark = len(out)
+        out += codec.response_head(call.msgid)
         try:
-            self._encode(call, result)
+            if type(result) is msgspec.Raw:
+                out += memoryview(result)
+            else:
+                codec.encode_into(codec.checked(result, call.row.response), out, -1)
+            codec.check_length(len(out) - mark)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            del self.out[mark:]
+            del out[mark:]
             self.refuse(call, error)
             return
         self._serving.counters.answered += 1
         self._end(call, "")
         self.sent()
-
-    def _encode(self, call: Call, result: Any) -> None:
-        out = self.out
-        mark = len(out)
-        out += codec.response_head(call.msgid)
-        if type(result) is msgspec.Raw:
-            out += memoryview(result)
-        elif type(result) is call.row.response:
-            codec.encode_into(result, out, -1)
-        else:
-            raise TypeError(f"{type(result).__name__} is not the response of {call.row.name}")
-        if len(out) - mark > frame_bytes_max:
-            raise ValueError(f"response of {len(out) - mark} bytes, {frame_bytes_max=}")
 
     def refuse(self, call: Call, error: Exception) -> None:
         """Send a call's error, mapped to what its method declares."""

@@ -13,7 +13,9 @@ import msgspec
 
 from contracts.errors import ErrorBody, MeshError
 from contracts.frames import Context, Envelope, MessageId
+from contracts.limits import frame_bytes_max
 from contracts.methods import Method
+from shared.wire.framing import Frame
 
 DECODE_ERRORS = (msgspec.MsgspecError, RecursionError)
 """What a decoder raises for any bytes whatever."""
@@ -27,7 +29,7 @@ _STREAM_HEAD = struct.Struct(">10sBIBI")
 _QUOTED = re.compile(r"`([^`]*)(`|$)")
 _NIL = b"\xc0"
 
-decode_envelope = cast("Callable[[memoryview], Envelope]", msgspec.msgpack.Decoder(Envelope).decode)
+decode_envelope = cast("Callable[[Frame], Envelope]", msgspec.msgpack.Decoder(Envelope).decode)
 decode_error = msgspec.msgpack.Decoder(ErrorBody).decode
 decode_cancel = msgspec.msgpack.Decoder(tuple[MessageId]).decode
 decode_stream = msgspec.msgpack.Decoder(tuple[MessageId, int, msgspec.Raw]).decode
@@ -104,6 +106,19 @@ def _cut_name(match: re.Match[str]) -> str:
 def response_head(msgid: int) -> bytes:
     """`[1, msgid, nil,`: what comes before an encoded result."""
     return _RESPONSE_HEAD.pack(0x94, 0x01, 0xCE, msgid, 0xC0)
+
+
+def checked(message: Any, contract: type[Any]) -> Any:
+    """The message, if it is of the contract's type; raises TypeError."""
+    if type(message) is not contract:
+        raise TypeError(f"{type(message).__name__} where {contract.__name__} is declared")
+    return message
+
+
+def check_length(length: int) -> None:
+    """Raises ValueError for a frame that the peer would refuse."""
+    if length > frame_bytes_max:
+        raise ValueError(f"message is {length} bytes, frame_bytes_max is {frame_bytes_max}")
 
 
 def encode_failure(msgid: int, error: MeshError, trace_id: str) -> bytes:

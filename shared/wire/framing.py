@@ -17,6 +17,8 @@ SCANNER_KEPT_BYTES = 262_144
 ENVELOPE_HEADS = (0x93, 0x94)
 """fixarray of 3 (notification) and 4 (request, response): what every frame begins with."""
 
+Frame = bytes | memoryview
+
 
 class Framer:
     """The frames of one connection.
@@ -39,15 +41,14 @@ class Framer:
         """Bytes held of a frame that is not complete yet."""
         return len(self._open)
 
-    def feed(self, chunk: bytes) -> list[memoryview]:
+    def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that `chunk` completes, in order, read-only.
 
         A frame views the chunk where it can, so keeping one keeps its whole chunk.
         """
-        frames: list[memoryview] = []
+        frames: list[Frame] = []
         if self.fault is not None:
             return frames
-        view = memoryview(chunk).toreadonly()
         # Offsets count from the start of the chunk; an open frame began before it.
         start, end = -len(self._open), len(chunk)
         self._scanner.feed(chunk)
@@ -60,28 +61,31 @@ class Framer:
                 stop = end - self._fed + self._scanner.tell()
                 if stop - start > self._limit:
                     return self._fail(frames, f"frame is longer than {self._limit} bytes")
-                frame = view[start:stop] if start >= 0 else self._complete(view, stop)
-                if len(frame) > counted_bytes_min and has_too_many_objects(frame):
+                frame = self._cut(chunk, start, stop)
+                if stop - start > counted_bytes_min and has_too_many_objects(frame):
                     return self._fail(frames, f"frame holds more than {objects_max} objects")
                 frames.append(frame)
                 start = stop
         except OutOfData:
             if end - start > self._limit:
                 return self._fail(frames, f"frame is longer than {self._limit} bytes")
-            self._open += view[max(start, 0) :]
+            self._open += memoryview(chunk)[max(start, 0) :]
         except (FormatError, StackError) as error:
             return self._fail(frames, f"not MessagePack: {type(error).__name__}")
         return frames
 
-    def _complete(self, view: memoryview, stop: int) -> memoryview:
-        """The open frame with its last bytes. Its buffer is handed over, never reused."""
-        self._open += view[:stop]
+    def _cut(self, chunk: bytes, start: int, stop: int) -> Frame:
+        """The frame that ends at `stop`: the chunk itself, a view of it, or the open frame."""
+        if start >= 0:
+            return chunk if stop - start == len(chunk) else memoryview(chunk)[start:stop]
+        self._open += memoryview(chunk)[:stop]
+        # The buffer is handed over, never reused.
         frame = memoryview(self._open).toreadonly()
         self._open = bytearray()
         if len(frame) > SCANNER_KEPT_BYTES:
             self._renew()
-            self._scanner.feed(view[stop:])
-            self._fed = len(view) - stop
+            self._scanner.feed(memoryview(chunk)[stop:])
+            self._fed = len(chunk) - stop
         return frame
 
     def _renew(self) -> None:
@@ -89,7 +93,7 @@ class Framer:
         self._scanner = Unpacker(read_size=SCANNER_READ_BYTES, max_buffer_size=0)
         self._fed = 0
 
-    def _fail(self, frames: list[memoryview], fault: str) -> list[memoryview]:
+    def _fail(self, frames: list[Frame], fault: str) -> list[Frame]:
         self.fault = fault
         self._open = bytearray()
         self._renew()

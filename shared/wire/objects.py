@@ -40,7 +40,7 @@ _LENGTH = {
 }  # fmt: skip
 
 
-def has_too_many_objects(frame: memoryview, limit: int = objects_max) -> bool:
+def has_too_many_objects(frame: bytes | memoryview, limit: int = objects_max) -> bool:
     """Whether a complete frame holds more than `limit` objects. Takes ≤ `limit` steps."""
     step_of = _STEP
     position, end = 0, len(frame)
