@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 message_bytes_max = 64 * 1024
+"""Of a message; a fork request may be larger."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -42,12 +43,6 @@ class Stopped(Message, frozen=True):
     """Child: accepts no more connections."""
 
 
-class Failed(Message, frozen=True):
-    """Child: cannot start, for this reason; it exits by itself."""
-
-    reason: str
-
-
 class Promote(Message, frozen=True):
     """Supervisor: the predecessor is gone or has stopped accepting; accept."""
 
@@ -56,7 +51,7 @@ class Stop(Message, frozen=True):
     """Supervisor: a successor stands ready; accept no more."""
 
 
-FromChild = Hello | Ready | Beat | Promoted | Stopped | Failed
+FromChild = Hello | Ready | Beat | Promoted | Stopped
 FromSupervisor = Promote | Stop
 _encoder = msgspec.msgpack.Encoder()
 _from_child = msgspec.msgpack.Decoder(FromChild)
@@ -91,6 +86,14 @@ class Channel:
         """Send now; False when the other end is gone or does not read (its queue is full)."""
         try:
             self._socket.send(_encoder.encode(message))
+        except OSError:
+            return False
+        return True
+
+    def send_packet(self, packet: bytes, descriptors: list[int]) -> bool:
+        """Send raw bytes with copies of descriptors (a fork request); False as for `send`."""
+        try:
+            socket.send_fds(self._socket, [packet], descriptors)
         except OSError:
             return False
         return True

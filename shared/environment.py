@@ -1,7 +1,6 @@
 """What a service process knows of its surroundings: identity, folders, its table, its clock."""
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import msgspec
 
 from shared.access import Access
 from shared.clock import SYSTEM, Clock
-from shared.home import CONFIG_NAME, AccessTable, Config, Home
+from shared.home import CONFIG_NAME, Config, Home
 from shared.inheritance import Facts
 
 UNKNOWN_INFRA = "sha256:" + "0" * 64
@@ -64,7 +63,7 @@ class Environment:
             home=Path(facts.home),
             run_dir=Path(facts.run_dir),
             config=msgspec.msgpack.decode(facts.table, type=table_type),
-            access=access_of(facts.access),
+            access=Access.from_table(facts.access),
             infra=facts.infra,
             standby=facts.standby,
             clock=SYSTEM,
@@ -115,8 +114,3 @@ class Environment:
 def instance_id(service: str, index: int) -> str:
     """A new `service.index-<8 hex boot id>`."""
     return f"{service}.{index}-{secrets.token_hex(4)}"
-
-
-def access_of(table: Mapping[str, AccessTable]) -> Access:
-    """Who may connect: the `[access]` tables, or without any the owner alone."""
-    return Access.from_table(msgspec.to_builtins(table)) if table else Access.owner()

@@ -1,0 +1,160 @@
+"""One life of one child: what it told us, what we know of its process, how it ended."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Literal
+
+from shared.channel import Beat, Channel, Hello, Message, Promote, Promoted, Ready, Stop, Stopped
+from shared.clock import Clock
+from supervisor.liveness import Signs
+from supervisor.reaper import Exit
+from supervisor.stderr import StderrPipe
+
+State = Literal["starting", "ready", "draining", "gone"]
+
+
+class Instance:
+    """A child process. Its owner is told by `on_change` after each change of state.
+
+    States: starting → (READY) → ready → (asked to leave) → draining → gone; gone from anywhere.
+    `accepting`: it was told to accept connections, and not yet to stop.
+    """
+
+    def __init__(
+        self, *, label: str, identity: str, is_standby: bool, clock: Clock, stderr: StderrPipe
+    ) -> None:
+        self.label, self.identity, self.is_standby = label, identity, is_standby
+        self.state: State = "starting"
+        self.pid = 0
+        self.accepting = False
+        self.exit: Exit | None = None
+        self.reason = ""
+        self.durations_s: dict[str, float] = {}
+        self.lag_s = 0.0
+        self.stderr = stderr
+        self.started_s = clock.monotonic()
+        self.ready_s = self.beat_s = self.answered_s = self.started_s
+        self.ready_or_gone = asyncio.Event()
+        self.promoted_or_gone = asyncio.Event()
+        self.stopped_or_gone = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.on_change: Callable[[Instance], None] = lambda instance: None
+        self.on_hello: Callable[[int], None] = lambda pid: None
+        self._clock = clock
+        self._channel: Channel | None = None
+
+    def attach(self, channel: Channel) -> None:
+        """The line to the process."""
+        self._channel = channel
+
+    def on_message(self, message: Message) -> None:
+        """What the child says; called by its channel."""
+        now_s = self._clock.monotonic()
+        match message:
+            case Hello(pid):
+                self.on_hello(pid)
+            case Ready(durations_s) if self.state == "starting":
+                self.durations_s = dict(durations_s)
+                self.ready_s = self.beat_s = self.answered_s = now_s
+                self.accepting = not self.is_standby
+                self.ready_or_gone.set()
+                self._change("ready")
+            case Beat(lag_s):
+                self.beat_s, self.lag_s = now_s, lag_s
+            case Promoted():
+                self.promoted_or_gone.set()
+                self.on_change(self)
+            case Stopped():
+                self.stopped_or_gone.set()
+            case _:
+                pass
+
+    def on_exit(self, ended: Exit) -> None:
+        """The process is reaped; its pid must not be used any more."""
+        self.exit = ended
+        self._leave()
+
+    def lost(self, reason: str) -> None:
+        """The process was never ours to wait for (a fork that did not happen)."""
+        self.reason = reason
+        self._leave()
+
+    def promote(self) -> None:
+        """Tell a ready standby to accept from now on."""
+        assert self.state == "ready", "only a ready standby is promoted"
+        self.accepting, self.answered_s = True, self._clock.monotonic()
+        self._send(Promote())
+
+    def stop_accepting(self) -> None:
+        """Tell the active one that a successor stands ready."""
+        self.accepting = False
+        self._send(Stop())
+
+    def send_packet(self, packet: bytes, descriptors: list[int]) -> bool:
+        """Hand a fork request to the template; False when it cannot be told."""
+        return self._channel is not None and self._channel.send_packet(packet, descriptors)
+
+    def _send(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def terminate(self) -> None:
+        """Ask it to drain and leave."""
+        if self.state != "gone":
+            self.accepting = False
+            self._signal(signal.SIGTERM)
+            self._change("draining")
+
+    def kill(self, reason: str) -> None:
+        """End it now."""
+        if self.state != "gone":
+            self.reason = reason
+            self._signal(signal.SIGKILL)
+
+    def signs(self) -> Signs:
+        """What liveness is judged by."""
+        return Signs(
+            pid=self.pid,
+            is_ready=self.state != "starting",
+            is_accepting=self.accepting,
+            is_stopped=_is_stopped(self.pid),
+            started_s=self.started_s,
+            beat_s=self.beat_s,
+            answered_s=self.answered_s,
+        )
+
+    def ending(self) -> str:
+        """How it ended, in words."""
+        parts = [str(self.exit) if self.exit else "", self.reason]
+        return ", ".join(part for part in parts if part) or "running"
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid:
+            os.kill(self.pid, number)
+
+    def _leave(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        self.stderr.close()
+        self.accepting = False
+        self.state = "gone"
+        for event in (self.ready_or_gone, self.promoted_or_gone, self.stopped_or_gone, self.gone):
+            event.set()
+        self.on_change(self)
+
+    def _change(self, state: State) -> None:
+        self.state = state
+        self.on_change(self)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the process is in state T (stopped by a signal). Source: proc_pid_stat(5)."""
+    if not pid:
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read(512).rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False

@@ -1,0 +1,158 @@
+"""`start`, `stop`, `status`: what the command line calls.
+
+Each blocks, prints nothing by itself but `start` (stdout) and returns an exit code or a value;
+HomeError says why a home cannot be used. `doctor` is in `supervisor/doctor.py`.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shared.home import Home, HomeError
+from supervisor import control
+from supervisor.control import Command
+from supervisor.doctor import Finding, doctor
+from supervisor.serve import say_stdout, serve
+from supervisor.sockets import holder, is_held
+from supervisor.spec import drain_s
+from supervisor.status import MeshStatus
+from supervisor.tree import tree
+
+__all__ = ["Finding", "NotRunning", "doctor", "restart", "start", "status", "stop"]
+
+READY_VARIABLE = "MORTISE_READY"
+"""The descriptor on which a detached supervisor says that the mesh is ready."""
+EXIT_FAILED = 1
+EXIT_DOWN = 3
+stop_s_max = drain_s + 8.0
+ask_s_max = 5.0
+restart_s_max = 120.0
+_relay_bytes = 65_536
+_poll_s = 0.02
+
+
+class NotRunning(HomeError):
+    """No mesh runs in this home; the message has the line that starts it."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(
+            f"no mesh is running in {home}; start it with: mortise start --home {home}"
+        )
+
+
+def start(home: Path, detach: bool = False) -> int:
+    """Run the mesh of a home; the exit code.
+
+    In the foreground it returns when the mesh has stopped; detached as soon as the mesh is ready
+    (0), or could not become ready. Prints each process as it comes up.
+    """
+    place = Home(home)
+    if detach:
+        place.config()
+        return _start_detached(place)
+    return serve(place, say=say_stdout, on_ready=_tell_launcher)
+
+
+def stop(home: Path) -> int:
+    """Drain the mesh of a home and wait until it is gone. Raises NotRunning."""
+    run_dir = Home(home).run_dir
+    if not is_held(run_dir):
+        raise NotRunning(home)
+    try:
+        control.ask(run_dir, Command("stop"), stop_s_max)
+    except OSError:
+        _signal_holder(run_dir)
+    ends_s = time.monotonic() + stop_s_max
+    while is_held(run_dir):
+        if time.monotonic() > ends_s:
+            raise HomeError(f"pid {holder(run_dir)} did not stop within {stop_s_max:g} s")
+        time.sleep(_poll_s)
+    return 0
+
+
+def status(home: Path) -> dict[str, Any]:
+    """The mesh's status (`supervisor.status.MeshStatus` as a map); `{"running": False, …}` when
+    none runs."""
+    place = Home(home)
+    run_dir = place.run_dir
+    if not is_held(run_dir):
+        return {"running": False, "state": "down", "home": str(place.path), "children": []}
+    answer = control.ask(run_dir, Command("status"), ask_s_max)
+    return dict(msgspec.to_builtins(msgspec.convert(answer["status"], MeshStatus)))
+
+
+def restart(home: Path, service: str, index: int = 0) -> int:
+    """Planned replacement of one process, make before break: its new pid.
+
+    Raises NotRunning, or HomeError saying why the old one stayed.
+    """
+    run_dir = Home(home).run_dir
+    if not is_held(run_dir):
+        raise NotRunning(home)
+    answer = control.ask(run_dir, Command("restart", service, index), restart_s_max)
+    if "error" in answer:
+        raise HomeError(str(answer["error"]))
+    return int(answer["pid"])
+
+
+def _signal_holder(run_dir: Path) -> None:
+    """The supervisor does not listen (yet, or any more): ask it by signal."""
+    pid = holder(run_dir)
+    if pid.isdecimal():
+        try:
+            os.kill(int(pid), signal.SIGTERM)
+        except ProcessLookupError:
+            return
+
+
+def _start_detached(home: Home) -> int:
+    """Start a supervisor in a session of its own, relay its lines, return when it is ready."""
+    lines, lines_end = os.pipe()
+    ready, ready_end = os.pipe()
+    target = 3
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(tree()),
+        READY_VARIABLE: str(target),
+    }
+    command = [sys.executable, "-P", "-m", "supervisor", "start", "--home", str(home.path)]
+    pid = os.posix_spawn(
+        sys.executable,
+        command,
+        variables,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, lines_end, 1),
+            (os.POSIX_SPAWN_DUP2, lines_end, 2),
+            (os.POSIX_SPAWN_DUP2, ready_end, target),
+        ],
+        setsid=True,
+    )
+    os.close(lines_end)
+    os.close(ready_end)
+    while chunk := os.read(lines, _relay_bytes):
+        sys.stdout.write(chunk.decode(errors="replace"))
+        sys.stdout.flush()
+    if os.read(ready, 1):
+        return 0
+    _, wait_status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(wait_status) or EXIT_FAILED
+
+
+def _tell_launcher() -> None:
+    """Ready: let a launcher that waits for us go, and keep nothing of its terminal."""
+    number = os.environ.pop(READY_VARIABLE, None)
+    if number is None:
+        return
+    sys.stdout.flush()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+    os.write(int(number), b"1")
+    os.close(int(number))

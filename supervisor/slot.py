@@ -1,0 +1,258 @@
+"""One place for a service process: the active instance, its standby, and who takes over when.
+
+Invariant: at most one instance has been told to accept and not to stop. A standby is promoted only
+when its predecessor is reaped, or has said that it no longer accepts.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Literal
+
+from shared import logs
+from shared.clock import Clock
+from supervisor.instance import Instance
+from supervisor.launcher import Launcher
+from supervisor.restart import Intensity, Restarts
+from supervisor.spec import ChildSpec, drain_child_s
+
+log = logs.get("supervisor.slot")
+standby_delay_s = 0.3
+"""A new standby starts this long after a take-over: its import would slow the first requests."""
+_stop_s_max = 2.0
+_retry_s = 1.0
+
+Condition = Literal["up", "starting", "waiting", "degraded", "stopped"]
+
+
+class Slot:
+    """Keeps one child of the mesh alive. Every method runs on the loop.
+
+    `on_change` is told of each change of any of its instances.
+    """
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        *,
+        launcher: Launcher,
+        intensity: Intensity,
+        clock: Clock,
+        on_change: "Callable[[Slot, Instance], None]",
+    ) -> None:
+        self.spec = spec
+        self.active: Instance | None = None
+        self.standby: Instance | None = None
+        self.restarts = Restarts(intensity)
+        self.standby_restarts = Restarts(intensity)
+        self.last_ending = ""
+        self.last_words: list[str] = []
+        self._leaving: list[Instance] = []
+        self._launcher, self._clock, self._on_change = launcher, clock, on_change
+        self._active_due_s = self._standby_due_s = self._retry_at_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_standby = False
+        self._is_closed = False
+
+    def instances(self) -> list[Instance]:
+        """Everybody in this place, those on their way out included."""
+        return [i for i in (self.active, self.standby, *self._leaving) if i is not None]
+
+    @property
+    def condition(self) -> Condition:
+        """In one word: degraded means that it failed too often and is retried slowly."""
+        if self._is_closed:
+            return "stopped"
+        if self.restarts.is_degraded:
+            return "degraded"
+        if self.active is None:
+            return "waiting"
+        return "up" if self.active.accepting else "starting"
+
+    def allow_standby(self) -> None:
+        """From now on keep a standby, where the specification has one."""
+        self._has_standby = self.spec.has_standby
+        self.fill()
+
+    def fill(self) -> None:
+        """Promote or start what is missing and due; otherwise wait for its time."""
+        if self._is_closed:
+            return
+        now_s = self._clock.monotonic()
+        if self.active is None and self.standby is not None:
+            if self.standby.state == "ready":
+                self._promote()
+        elif self.active is None and now_s >= max(self._active_due_s, self._retry_at_s):
+            self.active = self._start(standby=False)
+        if self._wants_standby() and now_s >= max(self._standby_due_s, self._retry_at_s):
+            self.standby = self._start(standby=True)
+        self._wait_for_due(now_s)
+
+    def retry(self) -> None:
+        """What made the last start impossible is over (a template is there)."""
+        self._retry_at_s = 0.0
+        self.fill()
+
+    def tick(self, now_s: float) -> None:
+        """Forget the past of a child that has been up for long enough."""
+        for instance, restarts in (
+            (self.active, self.restarts),
+            (self.standby, self.standby_restarts),
+        ):
+            if instance is None or instance.state != "ready" or not restarts.is_degraded:
+                continue
+            if restarts.is_stable(now_s - instance.ready_s):
+                restarts.recovered()
+                log.info("child_recovered", child=self.spec.label, pid=instance.pid)
+
+    async def replace(self) -> str | None:
+        """Planned replacement: None when a successor is active, else why there is none.
+
+        Make before break: the active one goes on until the successor stands ready. A child that
+        may not overlap is drained first; its clients wait in the backlog meanwhile.
+        """
+        if self.standby is not None:
+            self._dismiss(self.standby)
+            self.standby = None
+        if not self.spec.overlaps or self.active is None:
+            return await self._break_then_make()
+        successor = self.standby = self._start(standby=True)
+        if successor is None:
+            return "the successor could not be started"
+        await successor.ready_or_gone.wait()
+        if successor.state == "gone":
+            return f"the successor ended: {successor.ending()}"
+        predecessor = self.active
+        if predecessor is not None and self.standby is successor:
+            predecessor.stop_accepting()
+            await _wait(predecessor.stopped_or_gone, _stop_s_max)
+        if self.standby is successor and self.active is not None:
+            self._dismiss(self.active)  # which lets the successor take its place
+        await successor.promoted_or_gone.wait()
+        self.fill()
+        return None if successor.state == "ready" else f"the successor {successor.ending()}"
+
+    async def drain(self) -> None:
+        """Let everybody leave within the child's budget, then end them. The place stays empty."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        everybody = self.instances()
+        for instance in everybody:
+            instance.terminate()
+        for instance in everybody:
+            await _wait(instance.gone, drain_child_s)
+            instance.kill("did not drain in time")
+
+    def kill(self) -> None:
+        """End everybody now."""
+        self._is_closed = True
+        for instance in self.instances():
+            instance.kill("mesh stops")
+
+    async def _break_then_make(self) -> str | None:
+        predecessor, self.active = self.active, None
+        self._active_due_s = float("inf")
+        if predecessor is not None:
+            self._dismiss(predecessor)
+            await predecessor.gone.wait()
+        self._active_due_s = 0.0
+        self.fill()
+        if self.active is None:
+            return "it could not be started"
+        await self.active.ready_or_gone.wait()
+        return None if self._is_up() else f"it ended: {self.last_ending}"
+
+    def _is_up(self) -> bool:
+        return self.active is not None and self.active.accepting
+
+    def _wants_standby(self) -> bool:
+        return self._has_standby and self.standby is None and self._is_up()
+
+    def _start(self, *, standby: bool) -> Instance | None:
+        instance = self._launcher.start(
+            self.spec, standby=standby, restarts=self.restarts.count, on_change=self._changed
+        )
+        if instance is None:
+            self._retry_at_s = self._clock.monotonic() + _retry_s
+        return instance
+
+    def _promote(self) -> None:
+        assert self.standby is not None, "there is somebody to promote"
+        self.active, self.standby = self.standby, None
+        self._standby_due_s = max(self._standby_due_s, self._clock.monotonic() + standby_delay_s)
+        self.active.promote()
+        log.info("standby_promoted", child=self.spec.label, pid=self.active.pid)
+
+    def _dismiss(self, instance: Instance) -> None:
+        """Ask it to leave; its exit will not count as a failure."""
+        self._leaving.append(instance)
+        if self.active is instance:
+            self.active = None
+        instance.terminate()
+        asyncio.get_running_loop().call_later(drain_child_s, instance.kill, "did not drain in time")
+
+    def _changed(self, instance: Instance) -> None:
+        if instance.state == "gone":
+            self._left(instance)
+        self.fill()
+        self._on_change(self, instance)
+
+    def _left(self, instance: Instance) -> None:
+        if instance in self._leaving:
+            self._leaving.remove(instance)
+            return
+        if instance.pid == 0:
+            self._forget(instance)
+            return
+        now_s = self._clock.monotonic()
+        was_active = instance is self.active
+        restarts = self.restarts if was_active else self.standby_restarts
+        delay_s = restarts.exited(now_s, random.random())
+        if was_active:
+            self.active, self._active_due_s = None, now_s + delay_s
+            self.last_ending = instance.ending()
+            self.last_words = list(instance.stderr.last_lines)
+        else:
+            self.standby = None
+        self._standby_due_s = now_s + max(delay_s, standby_delay_s)
+        if not self._is_closed:
+            log.error(
+                "child_gone",
+                child=self.spec.label,
+                pid=instance.pid,
+                was_active=was_active,
+                ending=instance.ending(),
+                degraded=restarts.is_degraded,
+                delay_s=round(delay_s, 3),
+            )
+
+    def _forget(self, instance: Instance) -> None:
+        """A fork that did not happen is the template's failure, which counts it: try again."""
+        self._retry_at_s = self._clock.monotonic() + _retry_s
+        if instance is self.active:
+            self.active = None
+        elif instance is self.standby:
+            self.standby = None
+
+    def _wait_for_due(self, now_s: float) -> None:
+        """One timer for whichever start is due next."""
+        due_s = float("inf")
+        if self.active is None and self.standby is None:
+            due_s = max(self._active_due_s, self._retry_at_s)
+        elif self._wants_standby():
+            due_s = max(self._standby_due_s, self._retry_at_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_s < float("inf"):
+            delay_s = max(0.0, due_s - now_s)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.fill)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

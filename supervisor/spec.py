@@ -1,0 +1,90 @@
+"""Which children a home has, how each is started and what it may use."""
+
+from dataclasses import dataclass, field
+
+from shared.home import Config
+from supervisor.liveness import Patience
+from supervisor.restart import Intensity
+
+ORDER = ("control_plane", "data_fabric", "model_runtime", "orchestrator")
+"""Order of starting; the drain goes the other way, so the edge closes first."""
+_SAFE_PATH = "-P"
+"""Without it `python -m` would import from the current directory before our tree."""
+drain_child_s = 5.0
+drain_s = 12.0
+"""The whole mesh; what is left then is killed."""
+
+assert drain_child_s < drain_s, "one child cannot use up the budget of all"
+
+
+def module_command(module: str) -> tuple[str, ...]:
+    """Arguments of the interpreter that run a module of our tree."""
+    return (_SAFE_PATH, "-m", module)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """One child. `has_standby`: a second, ready one takes over; `overlaps`: a successor may run
+    beside it; `is_forked`: it comes from the template. `memory_mib_max` 0 sets no limit."""
+
+    service: str
+    index: int
+    command: tuple[str, ...]
+    has_standby: bool = False
+    overlaps: bool = True
+    is_forked: bool = False
+    threads: int = 1
+    memory_mib_max: int = 0
+
+    @property
+    def label(self) -> str:
+        """`service index`, as people read it."""
+        return f"{self.service} {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class MeshSpec:
+    """Everything the supervisor runs; tests put their own commands and bounds in."""
+
+    children: tuple[ChildSpec, ...]
+    template: ChildSpec | None
+    intensity: Intensity = field(default_factory=Intensity)
+    patience: Patience = field(default_factory=Patience)
+    ready_s_max: float = 120.0
+    """How long a start waits until the orchestrator can answer."""
+
+
+def mesh_of(config: Config) -> MeshSpec:
+    """The four services of a home whose placement is resolved (`Config.placed`)."""
+    assert config.runtime.threads >= 1, "placement is resolved before the start"
+    return MeshSpec(
+        children=tuple(child for service in ORDER for child in _children(service, config)),
+        template=ChildSpec(
+            "model_runtime",
+            0,
+            module_command("services.model_runtime.template"),
+            threads=config.runtime.threads,
+        ),
+    )
+
+
+def _children(service: str, config: Config) -> list[ChildSpec]:
+    command = module_command(f"services.{service}")
+    if service == "control_plane":
+        # One process writes the policy log; the data path does not need it for a while.
+        return [ChildSpec(service, 0, command, overlaps=False)]
+    if service != "model_runtime":
+        return [ChildSpec(service, 0, command, has_standby=True)]
+    runtime = config.runtime
+    return [
+        ChildSpec(
+            service,
+            index,
+            command,
+            has_standby=runtime.standby and index == 0,
+            is_forked=True,
+            threads=runtime.threads,
+            memory_mib_max=runtime.memory_mib_max,
+        )
+        for index in range(runtime.replicas)
+    ]

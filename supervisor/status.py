@@ -1,0 +1,102 @@
+"""What `status` tells: one row per child, and the mesh in one word."""
+
+import os
+
+from contracts.types import Open
+from supervisor.instance import Instance
+from supervisor.mesh import Mesh
+from supervisor.slot import Slot
+
+
+class StandbyRow(Open, frozen=True, kw_only=True):
+    """The second process of a child."""
+
+    pid: int
+    state: str
+
+
+class ChildRow(Open, frozen=True, kw_only=True):
+    """One child. `condition`: up, starting, waiting, degraded or stopped; `ready` and `reasons`
+    are the service's own words; `last_ending` how its predecessor ended."""
+
+    service: str
+    index: int
+    condition: str
+    ready: bool
+    degraded: bool
+    reasons: list[str]
+    policy_version: int
+    pid: int
+    instance: str
+    uptime_s: float
+    restarts: int
+    last_ending: str
+    durations_s: dict[str, float]
+    standby: StandbyRow | None
+
+
+class MeshStatus(Open, frozen=True, kw_only=True):
+    """The mesh of one home. `state`: ready; degraded (serves, but a child is missing or serves
+    less); live (all run, the edge cannot answer yet); starting (a child is not up)."""
+
+    running: bool
+    state: str
+    home: str
+    run_dir: str
+    pid: int
+    uptime_s: float
+    template_pid: int
+    children: list[ChildRow]
+
+
+def status_of(mesh: Mesh, home: str, run_dir: str, now_s: float) -> MeshStatus:
+    """The status as it stands."""
+    children = [_child(mesh, slot, now_s) for slot in mesh.slots]
+    is_whole = all(child.condition == "up" and not child.degraded for child in children)
+    if mesh.is_ready:
+        state = "ready" if is_whole else "degraded"
+    else:
+        state = "live" if mesh.is_live else "starting"
+    template = mesh.template.instance if mesh.template is not None else None
+    return MeshStatus(
+        running=True,
+        state=state,
+        home=home,
+        run_dir=run_dir,
+        pid=os.getpid(),
+        uptime_s=now_s - mesh.started_s,
+        template_pid=template.pid if template is not None else 0,
+        children=children,
+    )
+
+
+def _child(mesh: Mesh, slot: Slot, now_s: float) -> ChildRow:
+    active, health = slot.active, mesh.health(slot)
+    standby = slot.standby
+    return ChildRow(
+        service=slot.spec.service,
+        index=slot.spec.index,
+        condition=slot.condition,
+        ready=health is not None and health.ready,
+        degraded=slot.condition == "degraded" or (health is not None and health.degraded),
+        reasons=_reasons(slot, active, None if health is None else health.reasons),
+        policy_version=0 if health is None else health.policy_version,
+        pid=0 if active is None else active.pid,
+        instance="" if active is None else active.identity,
+        uptime_s=0.0 if active is None else now_s - active.started_s,
+        restarts=slot.restarts.count,
+        last_ending=slot.last_ending,
+        durations_s={} if active is None else active.durations_s,
+        standby=None if standby is None else StandbyRow(pid=standby.pid, state=standby.state),
+    )
+
+
+def _reasons(slot: Slot, active: Instance | None, said: list[str] | None) -> list[str]:
+    reasons = list(said or [])
+    if slot.restarts.is_degraded:
+        reasons.append(f"failed too often, last: {slot.last_ending}")
+    if slot.standby_restarts.is_degraded:
+        reasons.append("its standby fails too often")
+    if active is not None and said is None and active.state == "ready":
+        reasons.append("no answer to the last probe")
+    return reasons
