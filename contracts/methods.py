@@ -90,7 +90,14 @@ _CONTROL_PLANE = (
     ),
     Method("commits", control.CommitsRequest, control.Commits, READ, "operator"),
     Method("verify", Empty, control.Verified, Budget(p99_ms=1_000, timeout_ms=60_000), "operator"),
-    Method("publish", control.Publish, control.Published, COMMIT, "operator", POLICY_ERRORS),
+    Method(
+        "publish",
+        control.Publish,
+        control.Published,
+        COMMIT,
+        "operator",
+        (*POLICY_ERRORS, "MODEL_NOT_READY"),
+    ),
     Method(
         "promote",
         control.Promote,
@@ -101,7 +108,13 @@ _CONTROL_PLANE = (
         item=control.PromoteStep,
     ),
     Method(
-        "rollback", control.Rollback, control.RolledBack, COMMIT, "operator", POLICY_ERRORS, False
+        "rollback",
+        control.Rollback,
+        control.RolledBack,
+        COMMIT,
+        "operator",
+        (*POLICY_ERRORS, "MODEL_NOT_READY"),
+        False,
     ),
     Method(
         "snapshot",
