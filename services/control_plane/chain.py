@@ -8,7 +8,7 @@ when a later release gives a policy a new field.
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from contracts.types import UNSET, Open, UnsetType
 GENESIS = "sha256:" + hashlib.sha256(b"").hexdigest()
 """What the first entry names as its previous one; also the hash of version 0."""
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 Key = tuple[str, str]
 """A policy's kind and name."""
 
@@ -93,7 +94,7 @@ def change(before: PolicySet, changed: Iterable[Policy], removed: Iterable[Key] 
 
 
 def replay(
-    log: Iterable[StoredEntry], *, version: int | None = None, instant: datetime | None = None
+    log: Iterable[StoredEntry], *, version: int | None = None, instant_us: int | None = None
 ) -> PolicySet:
     """The set in force at a version (None: the last) or at an instant: the last entry not after
     it. `log` begins at version 1; times in it never go back."""
@@ -102,7 +103,7 @@ def replay(
         entry = load(stored)
         if version is not None and entry.version > version:
             break
-        if instant is not None and parse_instant(entry.at) > instant:
+        if instant_us is not None and parse_instant(entry.at) > instant_us:
             break
         policies = change(policies, entry.changed, entry.removed)
     return policies
@@ -145,19 +146,18 @@ def _fault(stored: StoredEntry, expected: int, head: str) -> str | None:
     return None
 
 
-def parse_instant(text: str) -> datetime:
-    """An RFC 3339 instant with offset as UTC. Raises ValueError naming what is wrong."""
+def parse_instant(text: str) -> int:
+    """Microseconds since 1970 of an RFC 3339 instant with offset. Raises ValueError."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
         raise ValueError(f"{text!r} is not an RFC 3339 instant") from error
     if instant.tzinfo is None:
         raise ValueError(f"{text!r} has no offset; add Z or +hh:mm")
-    return instant.astimezone(UTC)
+    return (instant - _EPOCH) // timedelta(microseconds=1)
 
 
 def format_instant(instant_us: int) -> str:
-    """Wall microseconds since 1970 as RFC 3339 in UTC, always with six decimals."""
-    seconds, microseconds = divmod(instant_us, 1_000_000)
-    instant = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+    """Microseconds since 1970 as RFC 3339 in UTC, always with six decimals."""
+    instant = _EPOCH + timedelta(microseconds=instant_us)
     return instant.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -4,7 +4,6 @@ The triggers keep a mistake of ours from rewriting the log; the hash chain shows
 """
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,12 +81,12 @@ class CommitStore:
                 return verdict
 
     async def replay(
-        self, *, version: int | None = None, instant: datetime | None = None
+        self, *, version: int | None = None, instant_us: int | None = None
     ) -> PolicySet:
         """The set in force at a version or an instant; without either the newest."""
         return await self.database.read(
             lambda connection: replay(
-                _page(connection, 0, _replayed_max), version=version, instant=instant
+                _page(connection, 0, _replayed_max), version=version, instant_us=instant_us
             )
         )
 

@@ -217,8 +217,11 @@ class Database:
         if size <= _wal_bytes_max:
             return
         with self._gate.closed(_gate_wait_s) as is_empty:
-            if is_empty:
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            try:
+                if is_empty:
+                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.Error as error:  # the write before it is on the disk all the same
+                log.warning("wal_not_truncated", database=self.path.name, reason=str(error))
         log.info("wal_truncated", database=self.path.name, wal_bytes=size, is_empty=is_empty)
 
     # --- the readers' threads

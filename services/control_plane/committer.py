@@ -1,0 +1,247 @@
+"""The one way to a new policy version: check, prepare everywhere, append, activate everywhere.
+
+One commit at a time. A commit that has begun runs to its end, even when its caller leaves.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contracts.distribution import Position
+from contracts.errors import MeshError
+from contracts.limits import heartbeat_s
+from contracts.pack import Manifest
+from contracts.policies import Policy, PolicySet
+from contracts.types import UNSET
+from services.control_plane import rules
+from services.control_plane.candidate import Surroundings, packs_needed
+from services.control_plane.chain import (
+    Entry,
+    Key,
+    StoredEntry,
+    change,
+    format_instant,
+    load,
+    parse_instant,
+    store,
+)
+from services.control_plane.commit_store import CommitStore
+from services.control_plane.distributor import Distributor, Head
+from shared import logs
+from shared.clock import Clock
+from shared.packs import read_manifest
+from shared.policy_steps import compare
+
+log = logs.get("services.control_plane.committer")
+
+commits_waiting_max = 32
+settle_s = 2 * heartbeat_s + 0.2
+"""After a start the instances need a reconnect (≤ 1 s back-off) to be heard; a commit before that
+would require nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Policies to put in, and (kind, name) of those to take out."""
+
+    changed: list[Policy]
+    removed: list[Key] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who asks, as claimed and as the kernel says, and why."""
+
+    name: str
+    reason: str
+    peer_uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The version in force afterwards, and the required instances that do not have it yet."""
+
+    version: int
+    commit: str
+    fenced: list[str]
+
+
+Make = Callable[[PolicySet], Change | None]
+"""From the set in force to what changes in it; None: nothing to do."""
+
+
+class Committer:
+    """Commits policies. `fault` is why the log cannot be used (then nothing is committed)."""
+
+    def __init__(
+        self,
+        store: CommitStore,
+        distributor: Distributor,
+        *,
+        models_dir: Path,
+        replicas: int,
+        clock: Clock,
+        settle_s: float = settle_s,
+    ) -> None:
+        self.fault: str | None = None
+        self._store = store
+        self._distributor = distributor
+        self._models_dir = models_dir
+        self._replicas = replicas
+        self._clock = clock
+        self._settle_s = settle_s
+        self._settled_at_s = 0.0
+        self._last_at_us = 0
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._running: set[asyncio.Task[Committed]] = set()
+        self._renewal: asyncio.Task[None] | None = None
+        distributor.on_ahead = self.on_ahead
+
+    async def load(self) -> None:
+        """Walk the log and put its newest version in force; a broken log becomes a `fault`."""
+        verdict = await self._store.verify()
+        if verdict.broken_at is not UNSET:
+            self.fault = (
+                f"the commit log lies at version {verdict.broken_at} ({verdict.reason}); stop the"
+                " mesh and put a copy of .mortise/policy.db in place"
+            )
+            log.error("commit_log_broken", version=verdict.broken_at, reason=verdict.reason)
+            return
+        last = await self._store.last()
+        if last is not None:
+            self._last_at_us = parse_instant(load(last).at)
+        position = Position(
+            epoch=await self._store.epoch(), sequence=verdict.commits, hash=verdict.head
+        )
+        self._distributor.head = Head(position, await self._store.replay())
+        self._settled_at_s = self._clock.monotonic() + self._settle_s
+
+    async def begin(self, policies: list[Policy], author: Author) -> None:
+        """Commit the first version, before any instance can ask."""
+        self._settled_at_s = 0.0
+        await self.commit(lambda _before: Change(policies), author)
+
+    async def commit(
+        self, make: Make, author: Author, *, expected_version: int | None = None
+    ) -> Committed:
+        """Commit what `make` says of the set in force; answered once it is active everywhere.
+
+        Raises POLICY_INVALID, VERSION_CONFLICT, POLICY_REJECTED, PACK_INVALID, DISK_FULL,
+        OVERLOADED, UNAVAILABLE, and what `make` raises.
+        """
+        if self._waiting >= commits_waiting_max:
+            raise MeshError("OVERLOADED", f"{self._waiting} commits wait, {commits_waiting_max=}")
+        self._waiting += 1
+        try:
+            await self._lock.acquire()
+        finally:
+            self._waiting -= 1
+        task = asyncio.create_task(self._commit(make, author, expected_version))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def on_ahead(self, position: Position) -> None:
+        """An instance knows more than this log: the database was replaced or restored. A new
+        epoch puts this log's version in force again, without anybody going back."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.create_task(self._renew(position))
+
+    async def close(self) -> None:
+        """Let what runs come to its end."""
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal})
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def _ended(self, task: asyncio.Task[Committed]) -> None:
+        self._running.discard(task)
+        self._lock.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("commit_refused", reason=str(error))
+
+    async def _commit(self, make: Make, author: Author, expected: int | None) -> Committed:
+        head = self._distributor.head
+        if head is None:
+            raise MeshError("UNAVAILABLE", self.fault or "the commit log is not loaded yet")
+        before = head.policies
+        if expected is not None and expected != before.version:
+            raise MeshError(
+                "VERSION_CONFLICT",
+                f"expected_version is {expected}, in force is {before.version}; read the policies"
+                " again and repeat the change",
+                details={"version": before.version},
+            )
+        changes = make(before)
+        if changes is None:
+            return Committed(before.version, head.position.hash, [])
+        after = change(before, changes.changed, changes.removed)
+        await self._check(before, after, changes)
+        await asyncio.sleep(max(0.0, self._settled_at_s - self._clock.monotonic()))
+        at_us = max(self._last_at_us, self._clock.wall_us())  # times in the log never go back
+        entry = _entry(head, after, changes, author, at_us)
+        position = Position(epoch=head.position.epoch, sequence=after.version, hash=entry.hash)
+        push = await self._distributor.push(
+            Head(position, after), lambda: self._store.append(entry)
+        )
+        self._last_at_us = at_us
+        log.info(
+            "committed",
+            policy_version=after.version,
+            author=author.name,
+            reason=author.reason,
+            peer_uid=author.peer_uid,
+            fenced=push.fenced,
+        )
+        return Committed(after.version, entry.hash, push.fenced)
+
+    async def _check(self, before: PolicySet, after: PolicySet, changes: Change) -> None:
+        rules.check_changes(changes.changed)
+        digests = packs_needed(before, after)
+        loop = asyncio.get_running_loop()
+        packs = await loop.run_in_executor(None, read_packs, self._models_dir, digests)
+        rules.check(before, after, Surroundings(packs, self._replicas))
+
+    async def _renew(self, position: Position) -> None:
+        async with self._lock:
+            head = self._distributor.head
+            if head is None or compare(position, head.position) not in ("newer", "conflict"):
+                return
+            epoch = max(position.epoch, head.position.epoch) + 1
+            await self._store.raise_epoch(epoch)
+            renewed = Position(
+                epoch=epoch, sequence=head.position.sequence, hash=head.position.hash
+            )
+            log.warning("epoch_renewed", epoch=epoch, seen=position.sequence)
+            self._distributor.renew(Head(renewed, head.policies))
+
+
+def read_packs(models_dir: Path, digests: Iterable[str]) -> dict[str, Manifest | str]:
+    """The manifest of each pack, or why it cannot be read. Blocks on the disk."""
+    packs: dict[str, Manifest | str] = {}
+    for digest in digests:
+        try:
+            packs[digest] = read_manifest(models_dir, digest)
+        except MeshError as error:
+            packs[digest] = error.message
+    return packs
+
+
+def _entry(
+    head: Head, after: PolicySet, changes: Change, author: Author, at_us: int
+) -> StoredEntry:
+    return store(
+        Entry(
+            version=after.version,
+            previous=head.position.hash,
+            at=format_instant(at_us),
+            author=author.name,
+            reason=author.reason,
+            peer_uid=author.peer_uid,
+            changed=changes.changed,
+            removed=changes.removed,
+            policy=after.digest(),
+        )
+    )

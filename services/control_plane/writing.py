@@ -1,0 +1,151 @@
+"""Handlers that make commits: apply, publish, promote, rollback."""
+
+import asyncio
+from pathlib import Path
+
+from contracts import control
+from contracts.control import PromoteStep
+from contracts.errors import MeshError
+from contracts.policies import PolicySet, RoutePolicy
+from contracts.types import UNSET
+from services.control_plane import versions
+from services.control_plane.chain import Entry
+from services.control_plane.commit_store import CommitStore
+from services.control_plane.committer import Author, Change, Committer
+from services.control_plane.promotion import Promotion
+from shared.packs import read_manifest
+from shared.rpc.server import Call
+
+
+class Writing:
+    """Each handler says what changes; `Committer` does the rest."""
+
+    def __init__(
+        self, store: CommitStore, committer: Committer, promotion: Promotion, models_dir: Path
+    ) -> None:
+        self._store = store
+        self._committer = committer
+        self._promotion = promotion
+        self._models_dir = models_dir
+
+    async def apply(self, call: Call) -> control.Applied:
+        """Several policies in one commit."""
+        body: control.Apply = call.body
+        committed = await self._committer.commit(
+            lambda _before: Change(body.policies),
+            Author(body.author, body.reason, call.peer.uid),
+            expected_version=None if body.expected_version is UNSET else body.expected_version,
+        )
+        return control.Applied(
+            version=committed.version, commit=committed.commit, fenced=committed.fenced
+        )
+
+    async def publish(self, call: Call) -> control.Published:
+        """Name a staged pack as its model's next version; with an alias also bring it into
+        service under that alias."""
+        body: control.Publish = call.body
+        manifest = await asyncio.to_thread(read_manifest, self._models_dir, body.digest)
+        model = manifest.contract.name
+        author = Author(body.author, f"publish {model} {body.digest}", call.peer.uid)
+        found: list[str] = []
+
+        def make(policies: PolicySet) -> Change | None:
+            known = versions.version_of(policies, model, body.digest)
+            if known is not None:
+                found[:] = [known]
+                return None
+            policy = versions.publish(policies, model, body.digest)
+            found[:] = [policy.spec.versions[-1].version]
+            return Change([policy])
+
+        await self._committer.commit(make, author)
+        if body.alias is not UNSET:
+            await self._set_alias(call, model, body.alias, found[0], author)
+        return control.Published(model=model, version=found[0], digest=body.digest)
+
+    async def promote(self, call: Call) -> control.Promoted:
+        """Deploy a version, wait until it is ready everywhere, route to it."""
+        body: control.Promote = call.body
+
+        def tell(step: PromoteStep) -> None:
+            if call.wants_stream:
+                call.stream(step)
+
+        committed = await self._promotion.promote(
+            body.model,
+            body.version,
+            Author(body.author, body.reason, call.peer.uid),
+            call.deadline_s,
+            tell,
+        )
+        return control.Promoted(
+            model=body.model, version=body.version, policy_version=committed.version
+        )
+
+    async def rollback(self, call: Call) -> control.RolledBack:
+        """A model's previous route, or the whole state of a version, as a new commit."""
+        body: control.Rollback = call.body
+        if (body.model is UNSET) == (body.to is UNSET):
+            raise MeshError("INVALID_REQUEST", "exactly one of model and to is expected")
+        if body.model is not UNSET:
+            author = Author(body.author, f"rollback of {body.model}", call.peer.uid)
+            return await self._roll_back_route(body.model, author)
+        assert body.to is not UNSET
+        author = Author(body.author, f"rollback to version {body.to}", call.peer.uid)
+        return await self._roll_back_all(body.to, author, call.deadline_s)
+
+    async def _roll_back_route(self, model: str, author: Author) -> control.RolledBack:
+        def choose(entry: Entry) -> RoutePolicy | None:
+            for policy in entry.changed:
+                if isinstance(policy, RoutePolicy) and policy.name == model:
+                    seen.append(policy)
+                    return policy if policy != seen[0] else None
+            return None
+
+        seen: list[RoutePolicy] = []
+        previous = await self._store.newest(choose)
+        if not seen:
+            raise MeshError("MODEL_UNKNOWN", f"{model} never had a route")
+        if previous is None:
+            raise MeshError(
+                "POLICY_INVALID",
+                f"route {model}: a rollback needs an earlier route; received {model}, whose route"
+                " never changed; promote another version instead",
+            )
+
+        def make(policies: PolicySet) -> Change:
+            if versions.route_of(policies, model) != seen[0]:
+                raise MeshError("VERSION_CONFLICT", f"the route of {model} changed meanwhile")
+            return Change([previous])
+
+        committed = await self._committer.commit(make, author)
+        return control.RolledBack(version=committed.version, commit=committed.commit)
+
+    async def _roll_back_all(
+        self, version: int, author: Author, deadline_s: float
+    ) -> control.RolledBack:
+        then = await self._store.replay(version=version)
+        if then.version != version:
+            raise MeshError(
+                "POLICY_INVALID",
+                f"version {version} does not exist, the newest is {then.version}",
+            )
+        for model, routed in sorted(versions.routed_versions(then)):
+            await self._promotion.deploy(model, routed, author, deadline_s, lambda _step: None)
+
+        def make(policies: PolicySet) -> Change | None:
+            changed, removed = versions.restore(policies, then)
+            return Change(changed, removed) if changed or removed else None
+
+        committed = await self._committer.commit(make, author)
+        return control.RolledBack(version=committed.version, commit=committed.commit)
+
+    async def _set_alias(
+        self, call: Call, model: str, alias: str, version: str, author: Author
+    ) -> None:
+        def make(policies: PolicySet) -> Change | None:
+            policy = versions.alias_to(policies, model, alias, version)
+            return None if policy is None else Change([policy])
+
+        await self._promotion.deploy(model, version, author, call.deadline_s, lambda _step: None)
+        await self._committer.commit(make, author)
