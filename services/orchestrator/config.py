@@ -1,0 +1,59 @@
+"""Limits and periods that the orchestrator alone keeps; those that policies may change are in
+`contracts/policies.py`."""
+
+from contracts.limits import (
+    batch_items_max,
+    feature_items_max,
+    frame_bytes_max,
+    receipts_per_call_max,
+)
+
+in_flight_max = 8_192
+"""Requests admitted and not yet ended."""
+in_flight_bytes_max = 512 * 1024 * 1024
+"""Bytes of their tensors and rows."""
+batch_bytes_max = 8 * 1024 * 1024
+"""Input bytes of one `execute` frame; a single row may be larger."""
+features_bytes_max = 8 * 1024 * 1024
+"""Row bytes of one `features_batch` frame; a single request may be larger."""
+answer_overhead_bytes = 4 * 1024 * 1024
+"""What an answer holds beside its tensors and predictions: lineage, hops, the statuses of failed
+rows (4,096 of 1 KiB)."""
+tenants_idle_max = 1_024
+"""Tenants of one class whose past share is remembered while they have nothing waiting."""
+retries_max = 1
+"""A part of a request whose runtime or fabric died is sent once more."""
+
+deadline_grain_s = 0.005
+"""Requests end at most two grains after their deadline: one for the slot, one for the tick."""
+ready_grace_s = 5.0
+"""A version that was ready this recently is waited for (its runtime restarts) before requests for
+it are refused; equal to the time-out of `infer`, which ends those that wait in vain."""
+models_poll_s = 1.0
+"""How often a runtime is asked what it holds while everything routed is ready."""
+models_poll_s_min = 0.05
+"""The same while something is missing."""
+feature_retry_s = 0.025
+"""Pause before a fabric that has not loaded the view yet is asked again."""
+credit_retry_s = 0.005
+"""Pause before a runtime that answered OVERLOADED gets the next batch."""
+
+segment_bytes = 16 * 1024 * 1024
+"""One file of the spool."""
+spool_bytes_max = 512 * 1024 * 1024
+"""All files of the spool; with these full nothing is served until the control plane takes some."""
+ship_interval_s = 0.1
+"""How long receipts may gather before they are shipped."""
+ship_receipts_max = receipts_per_call_max
+ship_bytes_max = 4 * 1024 * 1024
+ship_backoff_s_max = 2.0
+
+access_sample_of = 1_000
+"""One success in so many is logged; every failure is."""
+
+assert 2 * deadline_grain_s <= 0.020, "requests end within 20 ms of their deadline"
+assert batch_bytes_max + answer_overhead_bytes < frame_bytes_max, "a batch fits into a frame"
+assert features_bytes_max < frame_bytes_max, "a micro-batch fits into a frame"
+assert feature_items_max <= batch_items_max, "one micro-batch's requests fit into one batch's"
+assert spool_bytes_max >= 2 * segment_bytes, "one segment is written while the other is prepared"
+assert ship_bytes_max < frame_bytes_max, "a shipment fits into a frame"

@@ -1,0 +1,152 @@
+"""The waiting parts and the runtimes: who leaves when, and what comes back.
+
+Thin: `queue` has the order, `batching` decides when a batch leaves, `replicas` sends it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from contracts.errors import MeshError
+from contracts.execution import Executed
+from services.orchestrator.batching import leaves_at
+from services.orchestrator.config import retries_max
+from services.orchestrator.deadlines import Awaited, Wheel
+from services.orchestrator.execution import Batch
+from services.orchestrator.observe import Observed
+from services.orchestrator.queue import Queue
+from services.orchestrator.replicas import Replicas
+from services.orchestrator.request import Part
+from shared.clock import Clock
+
+_NEVER_S = float("inf")
+_AGAIN = frozenset({"UNAVAILABLE", "MODEL_NOT_READY", "MODEL_UNKNOWN", "CANCELLED"})
+"""Errors of a batch whose runtime went away or let the version go: another one may take it."""
+
+
+class Dispatcher:
+    """Batches parts and hands them to replicas; on the loop's thread only.
+
+    `on_done` is called once for each submitted part whose request has not ended before.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        sockets: Sequence[Path],
+        clock: Clock,
+        wheel: Wheel[Awaited],
+        observed: Observed,
+        on_done: Callable[[Part, MeshError | None], None],
+    ) -> None:
+        self.queue = queue
+        self.replicas = Replicas(sockets, clock, wheel, self._answered, self.wake)
+        self.batches = 0
+        self.retried = 0
+        self._clock = clock
+        self._observed = observed
+        self._on_done = on_done
+        self._is_pump_due = False
+        self._window_ends_s = _NEVER_S
+        self._window: asyncio.TimerHandle | None = None
+
+    def submit(self, part: Part, now_s: float) -> None:
+        """The part has everything that a runtime needs."""
+        self.queue.push(part, now_s)
+        self.wake()
+
+    def forget(self, part: Part) -> None:
+        """The request of a waiting or travelling part ended; a batch that nobody waits for any
+        more is abandoned."""
+        batch = part.batch
+        if part.flow is not None:
+            self.queue.forget(part)
+        elif batch is not None:
+            batch.open -= 1
+            if batch.open == 0 and batch.is_out:
+                self.replicas.abandon(batch)
+
+    def wake(self) -> None:
+        """Send at the end of the turn, so that requests that arrived together go together."""
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump_once)
+
+    def _pump_once(self) -> None:
+        self._is_pump_due = False
+        self._pump()
+
+    def _pump(self) -> bool:
+        """Send what may leave now; whether anything did."""
+        now_s = self._clock.monotonic()
+        has_sent = False
+        while self._send_next(now_s):
+            has_sent = True
+        return has_sent
+
+    def _send_next(self, now_s: float) -> bool:
+        """Send one batch of the first lane, in order of their turns, that may leave."""
+        for lane in self.queue.waiting():
+            replica = self.replicas.choose(lane.plan, now_s)
+            if replica is None:
+                continue
+            leaves_s = leaves_at(
+                lane.rows, lane.oldest_s(), lane.window, is_idle=not replica.batches
+            )
+            if leaves_s > now_s:
+                self._wake_at(leaves_s, now_s)
+                continue
+            batch = Batch(lane.plan, self.queue.take(lane), now_s)
+            self.batches += 1
+            self._observed.batch(lane.plan, batch.rows)
+            self.replicas.send(replica, batch, now_s)
+            return True
+        return False
+
+    def _wake_at(self, window_ends_s: float, now_s: float) -> None:
+        """Look again when this window ends, unless an earlier one is waited for."""
+        if self._window_ends_s <= window_ends_s:
+            return
+        if self._window is not None:
+            self._window.cancel()
+        self._window_ends_s = window_ends_s
+        self._window = asyncio.get_running_loop().call_later(
+            window_ends_s - now_s, self._window_ended
+        )
+
+    def _window_ended(self) -> None:
+        self._window_ends_s, self._window = _NEVER_S, None
+        self._pump()
+
+    def _answered(self, batch: Batch, executed: Executed | None, error: MeshError | None) -> None:
+        if executed is not None:
+            try:
+                batch.deliver(executed)
+            except MeshError as broken:
+                error = broken
+        # The runtime gets its next batch before the answers of this one are written.
+        if self._pump():
+            asyncio.get_running_loop().call_soon(self._report, batch, error)
+        else:
+            self._report(batch, error)
+
+    def _report(self, batch: Batch, error: MeshError | None) -> None:
+        now_s = self._clock.monotonic()
+        for part in batch.parts:
+            if part.batch is not batch:
+                continue  # its request ended meanwhile
+            if error is not None and self._try_again(part, error):
+                part.batch = None
+                self.submit(part, now_s)
+            else:
+                self._on_done(part, error)
+
+    def _try_again(self, part: Part, error: MeshError) -> bool:
+        """Whether the part waits once more. A full runtime did not begin with it."""
+        if error.name == "OVERLOADED":
+            return True
+        if error.name not in _AGAIN or part.retries >= retries_max:
+            return False
+        part.retries += 1
+        self.retried += 1
+        return True

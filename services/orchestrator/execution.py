@@ -1,0 +1,119 @@
+"""A batch: its one `execute` frame, and what of the answer belongs to which part.
+
+The answer is checked against the model's contract here: what breaks it never leaves (K5).
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, cast
+
+from contracts.errors import ErrorBody, MeshError
+from contracts.execution import Execute, Executed
+from contracts.inference import Tensor
+from contracts.methods import METHODS
+from services.orchestrator.batching import cut
+from services.orchestrator.output_contract import check_outputs
+from services.orchestrator.plan import ModelPlan
+from services.orchestrator.request import Part, Where
+from shared.deadline import remaining_us, share_deadline
+
+if TYPE_CHECKING:
+    from services.orchestrator.replica import Replica
+    from services.orchestrator.replicas import Replicas
+
+_timeout_s = METHODS["model_runtime"]["execute"].budget.timeout_ms / 1_000
+
+
+class Batch:
+    """Parts that travel together. `open` of them belong to requests that have not ended; `is_out`
+    from being sent until it is answered, lost or given up;
+    `deadline_s` and `slot` are the wheel's, times are monotonic seconds."""
+
+    replicas: "Replicas"
+    replica: "Replica | None" = None
+    executed: Executed | None = None
+    is_out = False
+    instance = ""
+    msgid = -1
+    sent_s = 0.0
+    answered_s = 0.0
+    slot = 0
+
+    def __init__(self, plan: ModelPlan, parts: list[Part], now_s: float) -> None:
+        self.plan = plan
+        self.parts = parts
+        self.open = len(parts)
+        self.rows = sum(part.good_rows for part in parts)
+        self.taken_s = now_s
+        latest_s = max(part.work.deadline_s for part in parts)
+        self.deadline_s = share_deadline(latest_s, now_s, _timeout_s)
+        for part in parts:
+            part.where = Where.EXECUTE
+            part.batch = self
+
+    def expire(self) -> None:
+        """The wheel's: the runtime did not answer within its share."""
+        self.replicas.give_up(self)
+
+    def answered(self, executed: Executed | None, error: MeshError | None) -> None:
+        """The RPC client's callback."""
+        self.replicas.answered(self, executed, error)
+
+    def encode(self, now_s: float) -> Execute:
+        """The frame's body: each input's rows joined, or the blocks spliced."""
+        parts, plan = self.parts, self.plan
+        joined = [
+            Tensor(
+                name=tensor.name,
+                datatype=tensor.datatype,
+                shape=[self.rows, *tensor.row_shape],
+                data=join([part.tensors[index] for part in parts]),
+            )
+            for index, tensor in enumerate(plan.inputs)
+            if plan.view is None
+        ]
+        return Execute(
+            model_name=plan.name,
+            model_version=plan.version,
+            rows=[part.good_rows for part in parts],
+            risk_levels=[part.work.body.risk_level for part in parts],
+            deadlines_us=[remaining_us(part.work.deadline_s, now_s) for part in parts],
+            tensors=joined,
+            blocks=[part.block for part in parts if part.block is not None],
+            trace_ids=[part.work.call.trace_id for part in parts],
+        )
+
+    def deliver(self, executed: Executed) -> None:
+        """Give each part its rows of the answer, not copied.
+
+        Raises OUTPUT_INVALID when the answer as a whole breaks the contract.
+        """
+        plan = self.plan
+        check_outputs(executed, plan, len(self.parts), self.rows)
+        self.executed = executed
+        start = 0
+        for index, part in enumerate(self.parts):
+            rows = part.good_rows
+            part.outputs = [
+                cut(cast(memoryview, output.data), start, rows, tensor.row_bytes)
+                for output, tensor in zip(executed.outputs, plan.outputs, strict=True)
+            ]
+            if plan.labels:
+                part.predictions = executed.predictions[index]
+            start += rows
+        if executed.errors:
+            self._deliver_errors(executed.errors)
+
+    def _deliver_errors(self, errors: dict[int, ErrorBody]) -> None:
+        ends = list(accumulate(part.good_rows for part in self.parts))
+        for row, error in errors.items():
+            part = self.parts[index := bisect_right(ends, row)]
+            if part.errors is None:
+                part.errors = {}
+            part.errors[row - (ends[index] - part.good_rows)] = error
+
+
+def join(pieces: Sequence[bytes | memoryview]) -> memoryview:
+    """The pieces one after the other; a single one is not copied."""
+    return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))

@@ -1,0 +1,99 @@
+"""The orchestrator's metrics: requests by status, time by stage, rows by batch. Labels are models,
+versions, stages and statuses, never tenants; names that a client made up count as `unknown`."""
+
+from contracts.service import Metric
+from contracts.stages import STAGES
+from services.orchestrator.plan import ModelPlan
+from shared.metrics import Counter, Distribution, Gauge, Histogram, Registry, Value
+
+ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0)
+UNKNOWN, NO_VERSION = "unknown", "-"
+
+
+class Handles:
+    """The series of one model version that are counted for every answer."""
+
+    __slots__ = ("ok", "rows", "stages", "total")
+
+    def __init__(
+        self, ok: Value, stages: list[Distribution], total: Distribution, rows: Distribution
+    ) -> None:
+        self.ok = ok
+        self.stages = stages
+        self.total = total
+        self.rows = rows
+
+
+class Observed:
+    """Everything that is counted; the loop's thread only."""
+
+    def __init__(self) -> None:
+        self._registry = registry = Registry()
+        names = ("model", "version")
+        self._requests = registry.add(
+            Counter("ai_request_total", "Requests by how they ended.", (*names, "status"))
+        )
+        self._stages = registry.add(
+            Histogram("ai_stage_seconds", "Time of answered requests by stage.", (*names, "stage"))
+        )
+        self._total = registry.add(
+            Histogram("ai_request_seconds", "Time from frame to reply of answered requests.", names)
+        )
+        self._rows = registry.add(
+            Histogram("ai_batch_rows", "Rows of the batches that were sent.", names, ROWS_BUCKETS)
+        )
+        self._gauges = {
+            name: registry.add(Gauge(name, text))
+            for name, text in (
+                ("ai_requests_in_flight", "Requests admitted and not ended."),
+                ("ai_queue_rows", "Rows that wait for a replica."),
+                ("ai_spool_records", "Receipts that the control plane has not acknowledged."),
+                ("ai_spool_bytes", "Bytes of the spool's files."),
+            )
+        }
+        self._handles: dict[ModelPlan, Handles] = {}
+
+    def answered(self, plan: ModelPlan, stages_us: list[int]) -> None:
+        """An answer left; stages that took no time are not counted."""
+        handles = self._of(plan)
+        handles.ok.value += 1
+        total_us = 0
+        for stage_us, distribution in zip(stages_us, handles.stages, strict=True):
+            if stage_us:
+                total_us += stage_us
+                distribution.observe(stage_us * 1e-6)
+        handles.total.observe(total_us * 1e-6)
+
+    def refused(self, model: str | None, error: str) -> None:
+        """A request was refused at the door; `model` is None unless it was published."""
+        self._requests.labels(model or UNKNOWN, NO_VERSION, error).add(1)
+
+    def ended(self, plan: ModelPlan, error: str) -> None:
+        """An admitted request ended with this error."""
+        self._requests.labels(plan.name, plan.version, error).add(1)
+
+    def batch(self, plan: ModelPlan, rows: int) -> None:
+        """A batch was sent."""
+        self._of(plan).rows.observe(rows)
+
+    def forget(self, keep: set[ModelPlan]) -> None:
+        """Only these versions serve from now on; the series of the others stay as they are."""
+        self._handles = {plan: row for plan, row in self._handles.items() if plan in keep}
+
+    def collect(self, **gauges: float) -> list[Metric]:
+        """Every family, with the gauges as they are now."""
+        for name, value in gauges.items():
+            self._gauges[name].labels().set(value)
+        return self._registry.collect()
+
+    def _of(self, plan: ModelPlan) -> Handles:
+        handles = self._handles.get(plan)
+        if handles is None:
+            names = (plan.name, plan.version)
+            handles = self._handles[plan] = Handles(
+                self._requests.labels(*names, "ok"),
+                [self._stages.labels(*names, stage) for stage in STAGES],
+                self._total.labels(*names),
+                self._rows.labels(*names),
+            )
+        return handles

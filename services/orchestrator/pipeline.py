@@ -1,0 +1,225 @@
+"""A request's way through the stages: admitted, features, batch, answered. The thin shell that
+holds the state; what to do is decided in the modules that it calls.
+
+No task per request: everything here is a callback on the loop's thread. A request ends in `_end`
+and nowhere else.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from contracts.errors import MeshError
+from contracts.policies import VERSION_0, PolicySet
+from contracts.types import UNSET, Scalar
+from services.orchestrator.access_log import AccessLog
+from services.orchestrator.admission import Input, check_form, check_identity, wanted_outputs
+from services.orchestrator.batching import windows_of
+from services.orchestrator.bounds import Bounds
+from services.orchestrator.combinations import Combinations
+from services.orchestrator.config import deadline_grain_s
+from services.orchestrator.deadlines import Awaited, Wheel
+from services.orchestrator.dispatch import Dispatcher
+from services.orchestrator.feature_client import FeatureClient
+from services.orchestrator.observe import Observed
+from services.orchestrator.queue import Queue, weights_of
+from services.orchestrator.replies import Replies
+from services.orchestrator.request import Outcome, Part, Tally, Where, Work, outcome_of
+from services.orchestrator.routing import PlanOf, RouteTable
+from services.orchestrator.spool import Spool, receipt_bytes_max
+from services.orchestrator.stamps import late
+from shared.clock import Clock
+from shared.rpc.call import DEFERRED, Call, Deferred
+
+
+class Pipeline:
+    """Every request of this process, from `infer` to its end."""
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        infra: str,
+        clock: Clock,
+        plan_of: PlanOf,
+        spool: Spool,
+        fabric: Path,
+        runtimes: Sequence[Path],
+    ) -> None:
+        now_s = clock.monotonic()
+        self.tally = Tally()
+        self.works: Wheel[Work] = Wheel(deadline_grain_s, now_s)
+        self.observed = Observed()
+        self.table = RouteTable(VERSION_0, plan_of)
+        self._awaited: Wheel[Awaited] = Wheel(deadline_grain_s, now_s)
+        self._clock = clock
+        self._plan_of = plan_of
+        self._spool = spool
+        self._bounds = Bounds()
+        self._access = AccessLog()
+        self._replies = Replies(
+            instance, Combinations(infra), spool, clock, self.observed, self._access
+        )
+        self._is_ticking = False
+        self.features = FeatureClient(fabric, clock, self._awaited, self._featured)
+        queue = Queue(windows_of(VERSION_0), weights_of(VERSION_0))
+        self.dispatcher = Dispatcher(
+            queue, runtimes, clock, self._awaited, self.observed, self._executed
+        )
+
+    def activate(self, policies: PolicySet) -> None:
+        """New policies for requests that come from now on; those in flight keep theirs."""
+        table = self.table = RouteTable(policies, self._plan_of)
+        self._bounds.apply(policies.policies)
+        self.dispatcher.queue.rearrange(windows_of(policies), weights_of(policies))
+        deployed = {plan for plans in table.plans.values() for plan in plans.values()}
+        self.dispatcher.replicas.want(deployed)
+        self.observed.forget(keep=deployed)
+        self.dispatcher.wake()
+
+    # The stages.
+
+    def infer(self, call: Call) -> Deferred:
+        """The handler of `infer`."""
+        self.tally.received += 1
+        try:
+            work = self._admit(call)
+        except MeshError as error:
+            self._refuse(call, error)
+            return DEFERRED
+        self.works.add(work)
+        self._tick_later()
+        call.on_cancel = partial(self._cancelled, work)
+        now_s = self._clock.monotonic()
+        submit = self.dispatcher.submit if work.plan.view is None else self.features.submit
+        for part in work.parts:
+            if work.outcome is None:
+                submit(part, now_s)
+        return DEFERRED
+
+    def _admit(self, call: Call) -> Work:
+        """The request with its parts, everything that it needs counted. Raises MeshError before
+        anything is."""
+        body, table = call.body, self.table
+        check_identity(body, call.peer)
+        form = check_form(body)
+        plan, variant = table.choose(body, call.trace_id, self.dispatcher.replicas)
+        given = Input(body, form, plan)
+        work = Work(call, table, plan, variant, wanted_outputs(body, plan))
+        entity = "" if body.entity is UNSET else body.entity
+        size = receipt_bytes_max(body.tenant_id, work.request_id, entity)
+        self._bounds.take(plan.name, body.tenant_id, given.rows, given.bytes)
+        try:
+            self._spool.reserve(size)
+        except MeshError:
+            self._bounds.release(plan.name, body.tenant_id, given.rows, given.bytes)
+            raise
+        work.rows, work.bytes, work.reserved_bytes = given.rows, given.bytes, size
+        work.parts = given.parts(work, self.dispatcher.queue.window_of(plan.name))
+        work.parts_left = len(work.parts)
+        return work
+
+    def _featured(self, part: Part, error: MeshError | None) -> None:
+        """The fabric is done with a part."""
+        if error is not None:
+            self._fail(part.work, error)
+        elif part.good_rows:
+            self.dispatcher.submit(part, self._clock.monotonic())
+        else:
+            self._part_done(part)
+
+    def _executed(self, part: Part, error: MeshError | None) -> None:
+        """A runtime is done with a part."""
+        if error is None:
+            self._part_done(part)
+        else:
+            self._fail(part.work, error)
+
+    def _part_done(self, part: Part) -> None:
+        part.where = Where.DONE
+        work = part.work
+        work.parts_left -= 1
+        if work.parts_left == 0:
+            self._answer(work)
+
+    # The ends.
+
+    def _answer(self, work: Work) -> None:
+        call = work.call
+        try:
+            answer = self._replies.make(work)
+        except MeshError as error:
+            self._fail(work, error)
+            return
+        self._end(work, Outcome.ANSWERED)
+        call.reply(answer)
+
+    def _refuse(self, call: Call, error: MeshError) -> None:
+        """The request ends at the door."""
+        self.tally.count(outcome_of(error.name))
+        name = call.body.model_name
+        self.observed.refused(name if name in self.table.published else None, error.name)
+        self._access.refused(call, error)
+        call.fail(error)
+
+    def _fail(self, work: Work, error: MeshError) -> None:
+        call, outcome = work.call, outcome_of(error.name)
+        self._access.ended(work, error, outcome, self._clock.monotonic())
+        self.observed.ended(work.plan, error.name)
+        self._end(work, outcome)
+        call.fail(error)
+
+    def _cancelled(self, work: Work) -> None:
+        """The caller cancelled or left; the call has ended already."""
+        self._fail(work, MeshError("CANCELLED", "the caller cancelled or left"))
+
+    def _end(self, work: Work, outcome: Outcome) -> None:
+        """The one end of an admitted request: give back what it held, wherever its parts are."""
+        work.end(outcome)
+        self.tally.count(outcome)
+        self.works.discard(work)
+        self._bounds.release(work.plan.name, work.body.tenant_id, work.rows, work.bytes)
+        self._spool.release(work.reserved_bytes)
+        for part in work.parts:
+            if part.where is Where.FEATURES:
+                self.features.forget(part)
+            elif part.where is not Where.DONE:
+                self.dispatcher.forget(part)
+        work.let_go()
+
+    # Deadlines.
+
+    def _tick_later(self) -> None:
+        if not self._is_ticking:
+            self._is_ticking = True
+            asyncio.get_running_loop().call_later(deadline_grain_s, self._tick)
+
+    def _tick(self) -> None:
+        """End what is past its deadline: one timer for all, while there is anything to wait for."""
+        self._is_ticking = False
+        now_s = self._clock.monotonic()
+        for work in self.works.expired(now_s):
+            if work.outcome is None:
+                self._fail(work, late(work))
+        for call in self._awaited.expired(now_s):
+            call.expire()
+        if self.works.count or self._awaited.count:
+            self._tick_later()
+
+    def statistics(self) -> dict[str, Scalar]:
+        """`infer_received` is the sum of the four ends and `infer_in_flight`."""
+        tally, dispatcher = self.tally, self.dispatcher
+        return {
+            "infer_received": tally.received,
+            "infer_answered": tally.answered,
+            "infer_refused": tally.refused,
+            "infer_failed": tally.failed,
+            "infer_cancelled": tally.cancelled,
+            "infer_in_flight": self.works.count,
+            "queue_rows": dispatcher.queue.rows,
+            "batches": dispatcher.batches,
+            "parts_retried": dispatcher.retried,
+            "features_calls": self.features.calls,
+            "features_rows": self.features.rows,
+        }

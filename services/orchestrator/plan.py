@@ -1,0 +1,118 @@
+"""What the orchestrator needs of one published model version, compiled from its pack once, so that
+checks on the hot path are comparisons."""
+
+import tomllib
+from dataclasses import dataclass
+from math import prod
+
+import msgspec
+
+from contracts.errors import MeshError
+from contracts.features import ViewHeader
+from contracts.inference import DATATYPE_BYTES, Datatype
+from contracts.pack import Action, Manifest, TensorContract, ViewReference
+from contracts.types import UNSET
+from shared.pack_digests import canonical, sha256
+
+_status_bytes = 16
+"""`{"status": "ok"}`; the few rows that fail with a longer one are in the answer's overhead."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """One input or output; `row_shape` is its shape without the row axis."""
+
+    name: str
+    datatype: Datatype
+    row_shape: list[int]
+    row_bytes: int
+
+    @classmethod
+    def of(cls, contract: TensorContract) -> "TensorPlan":
+        """Raises PACK_INVALID when rows have no fixed size, so that they cannot be joined."""
+        row_shape = contract.shape[1:]
+        if contract.datatype == "BYTES":
+            raise MeshError("PACK_INVALID", f"tensor {contract.name} is BYTES, which has no size")
+        size = prod(row_shape) * DATATYPE_BYTES[contract.datatype]
+        return cls(contract.name, contract.datatype, row_shape, size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelPlan:
+    """A model version; equal only to itself.
+
+    `form` is the one form of `infer` that it takes: rows with a view, else inputs.
+    `freshness_s` is the view's SLA. `actions` holds (risk level, action) pairs;
+    `key` is name, version and digest.
+    """
+
+    name: str
+    version: str
+    digest: str
+    contract: str
+    task: str
+    weights: str
+    tokenizer: str | None
+    form: str
+    inputs: list[TensorPlan]
+    outputs: list[TensorPlan]
+    input_row_bytes: int
+    answer_row_bytes: int
+    rows_max: int
+    labels: frozenset[str]
+    actions: frozenset[tuple[int, str]]
+    view: ViewReference | None
+    freshness_s: float
+    key: tuple[str, str, str]
+
+
+def compile_plan(
+    name: str, version: str, digest: str, manifest: Manifest, view_sql: str | None
+) -> ModelPlan:
+    """The plan of a published version. Raises PACK_INVALID for what cannot be served."""
+    contract = manifest.contract
+    inputs = [TensorPlan.of(tensor) for tensor in contract.inputs]
+    outputs = [TensorPlan.of(tensor) for tensor in contract.outputs]
+    view = None if contract.view is UNSET else contract.view
+    return ModelPlan(
+        name=name,
+        version=version,
+        digest=digest,
+        contract=sha256(canonical(contract)),
+        task=contract.task,
+        weights=manifest.weights,
+        tokenizer=None if manifest.tokenizer is UNSET else manifest.tokenizer,
+        form="inputs" if view is None else "rows",
+        inputs=inputs,
+        outputs=outputs,
+        input_row_bytes=sum(tensor.row_bytes for tensor in inputs),
+        answer_row_bytes=_answer_row_bytes(outputs, contract.labels, contract.actions),
+        rows_max=contract.rows_max,
+        labels=frozenset(contract.labels),
+        actions=frozenset((rule.risk_level, rule.action) for rule in contract.actions),
+        view=view,
+        key=(name, version, digest),
+        freshness_s=float("inf") if view_sql is None else view_freshness_s(view_sql),
+    )
+
+
+def _answer_row_bytes(outputs: list[TensorPlan], labels: list[str], actions: list[Action]) -> int:
+    """At most this much of an answer is for one row: its tensors, prediction and status."""
+    texts = [*labels, *(rule.action for rule in actions)]
+    prediction = sum(2 * len(text.encode()) + 16 for text in texts) + 128 if labels else 0
+    return sum(tensor.row_bytes for tensor in outputs) + prediction + _status_bytes
+
+
+def view_freshness_s(view_sql: str) -> float:
+    """The freshness SLA in a view's header, the TOML inside its leading `/* mortise … */`.
+
+    Raises PACK_INVALID when the text does not begin with a valid header.
+    """
+    opening, _, rest = view_sql.lstrip().partition("mortise")
+    header, closing, _ = rest.partition("*/")
+    if opening.strip() != "/*" or not closing:
+        raise MeshError("PACK_INVALID", "view.sql does not begin with /* mortise … */")
+    try:
+        return msgspec.convert(tomllib.loads(header), ViewHeader).freshness_s
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise MeshError("PACK_INVALID", f"view.sql: {error}") from error

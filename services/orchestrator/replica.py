@@ -1,0 +1,71 @@
+"""One runtime: what it has ready, how many batches it takes, and those it has."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from contracts.pack import LoadedModel, LoadedModels
+from contracts.service import Health
+from contracts.types import Empty
+from services.orchestrator.execution import Batch
+from shared import logs
+from shared.clock import Clock
+from shared.rpc.client import RpcClient
+
+log = logs.get("services.orchestrator.replicas")
+
+Key = tuple[str, str, str]
+"""Name, version and digest of a model version."""
+
+
+class Replica:
+    """The runtime behind one socket, whichever instance it is now."""
+
+    def __init__(self, index: int, path: Path, clock: Clock, on_change: Callable[[], None]) -> None:
+        self.index = index
+        self.instance = self._nameless = f"model_runtime.{index}"
+        self.credits = 0
+        self.batches: set[Batch] = set()
+        self.loaded: Sequence[LoadedModel] = ()
+        self.ready: frozenset[Key] = frozenset()
+        self.paused_until_s = 0.0
+        self.poll_due = asyncio.Event()
+        self.client = RpcClient(
+            str(path),
+            "model_runtime",
+            clock=clock,
+            on_connected=self.poll_due.set,
+            on_lost=self._lost,
+        )
+        self._on_change = on_change
+
+    def has_credit(self, now_s: float) -> bool:
+        """It takes a batch now."""
+        return (
+            len(self.batches) < self.credits
+            and self.client.connected
+            and now_s >= self.paused_until_s
+        )
+
+    async def poll(self) -> None:
+        """Ask what it holds. Raises MeshError."""
+        if self.instance == self._nameless:
+            health: Health = await self.client.call("health", Empty())
+            self.instance = health.instance
+        answer: LoadedModels = await self.client.call("models", Empty())
+        ready = frozenset(
+            (model.name, model.version, model.digest)
+            for model in answer.models
+            if model.state == "ready"
+        )
+        self.credits, self.loaded = answer.credits, answer.models
+        if ready != self.ready:
+            self.ready = ready
+            log.info("replica_ready", instance=self.instance, models=sorted(ready))
+            self._on_change()
+
+    def _lost(self) -> None:
+        log.warning("replica_lost", instance=self.instance, batches=len(self.batches))
+        self.instance = self._nameless
+        self.ready, self.loaded = frozenset(), ()
+        self._on_change()

@@ -1,0 +1,194 @@
+"""The runtimes: which of them gets a batch, and what became of it.
+
+A batch takes one of its replica's credits until it is answered, lost or given up. On the loop's
+thread only.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+
+from contracts.errors import MeshError
+from contracts.execution import Executed
+from services.orchestrator.config import (
+    credit_retry_s,
+    models_poll_s,
+    models_poll_s_min,
+    ready_grace_s,
+)
+from services.orchestrator.deadlines import Awaited, Wheel
+from services.orchestrator.execution import Batch
+from services.orchestrator.plan import ModelPlan
+from services.orchestrator.replica import Key, Replica
+from shared import logs
+from shared.clock import Clock
+from shared.deadline import remaining_ms
+
+log = logs.get("services.orchestrator.replicas")
+
+OnAnswer = Callable[[Batch, Executed | None, MeshError | None], None]
+_NOT_HERE = frozenset({"MODEL_NOT_READY", "MODEL_UNKNOWN"})
+
+
+class Replicas:
+    """Every runtime socket of the home. `on_answer` gets each batch that was sent, once, unless it
+    was abandoned; `on_change` is called when a batch may go where it could not before."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        clock: Clock,
+        wheel: Wheel[Awaited],
+        on_answer: OnAnswer,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.all = [Replica(index, path, clock, self._changed) for index, path in enumerate(paths)]
+        self._clock = clock
+        self._wheel = wheel
+        self._on_answer = on_answer
+        self._on_change = on_change
+        self._wanted: frozenset[Key] = frozenset()
+        self._ready: dict[Key, list[Replica]] = {}
+        self._left_s: dict[Key, float] = {}
+        self._started_s = clock.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Who has what.
+
+    def want(self, plans: Iterable[ModelPlan]) -> None:
+        """The versions that requests may need; what misses one of them is polled often."""
+        self._wanted = frozenset(plan.key for plan in plans)
+        self._left_s = {key: at for key, at in self._left_s.items() if key in self._wanted}
+        for replica in self.all:
+            replica.poll_due.set()
+
+    def is_ready(self, plan: ModelPlan) -> bool:
+        """A replica takes this version now."""
+        return plan.key in self._ready
+
+    def is_expected(self, plan: ModelPlan) -> bool:
+        """It was ready, or this process began, less than `ready_grace_s` ago."""
+        left_s = self._left_s.get(plan.key, self._started_s)
+        return self._clock.monotonic() - left_s < ready_grace_s
+
+    def ready_count(self, key: Key) -> int:
+        """How many replicas have this version ready."""
+        return len(self._ready.get(key, ()))
+
+    def states(self, key: Key) -> Collection[str]:
+        """What the replicas say of this version."""
+        return {
+            model.state
+            for replica in self.all
+            for model in replica.loaded
+            if (model.name, model.version, model.digest) == key
+        }
+
+    def _changed(self) -> None:
+        before = self._ready
+        self._ready = {}
+        for replica in self.all:
+            for key in replica.ready:
+                self._ready.setdefault(key, []).append(replica)
+        now_s = self._clock.monotonic()
+        for key in before.keys() - self._ready.keys():
+            if key in self._wanted:
+                self._left_s[key] = now_s
+        self._on_change()
+
+    # Batches.
+
+    def choose(self, plan: ModelPlan, now_s: float) -> Replica | None:
+        """The replica that has the version ready, a credit, and the least to do."""
+        best = None
+        for replica in self._ready.get(plan.key, ()):
+            if replica.has_credit(now_s) and (
+                best is None or len(replica.batches) < len(best.batches)
+            ):
+                best = replica
+        return best
+
+    def send(self, replica: Replica, batch: Batch, now_s: float) -> None:
+        """Hand a batch to a replica that was chosen."""
+        batch.replicas, batch.replica = self, replica
+        batch.is_out = True
+        batch.instance = replica.instance
+        replica.batches.add(batch)
+        self._wheel.add(batch)
+        batch.msgid = replica.client.call_nowait(
+            "execute",
+            batch.encode(now_s),
+            batch.answered,
+            trace_id=batch.parts[0].work.call.trace_id,
+            deadline_ms=remaining_ms(batch.deadline_s, now_s),
+        )
+        batch.sent_s = self._clock.monotonic()
+
+    def abandon(self, batch: Batch) -> None:
+        """Nobody waits for this batch any more: tell the runtime, take the credit back."""
+        assert batch.replica is not None, "it was sent"
+        batch.replica.client.cancel(batch.msgid)
+        self._finish(batch)
+        self._on_change()
+
+    def give_up(self, batch: Batch) -> None:
+        """The runtime took longer than its share."""
+        if not batch.is_out:
+            return
+        assert batch.replica is not None, "it was sent"
+        batch.replica.client.cancel(batch.msgid)
+        text = f"execute: {batch.instance} did not answer in time"
+        self.answered(batch, None, MeshError("DEADLINE_EXCEEDED", text))
+
+    def answered(self, batch: Batch, executed: Executed | None, error: MeshError | None) -> None:
+        """The runtime's answer to a batch, or its loss."""
+        if not batch.is_out:
+            return  # it was abandoned before it could be sent
+        replica = batch.replica
+        assert replica is not None, "it was sent"
+        batch.answered_s = self._clock.monotonic()
+        self._finish(batch)
+        if error is not None and error.name in _NOT_HERE:
+            replica.ready -= {batch.plan.key}
+            replica.poll_due.set()
+            self._changed()
+        elif error is not None and error.name == "OVERLOADED":
+            replica.paused_until_s = batch.answered_s + credit_retry_s
+            asyncio.get_running_loop().call_later(credit_retry_s, self._on_change)
+        self._on_answer(batch, executed, error)
+
+    def _finish(self, batch: Batch) -> None:
+        assert batch.replica is not None, "it was sent"
+        batch.is_out = False
+        batch.replica.batches.remove(batch)
+        self._wheel.discard(batch)
+
+    # Life.
+
+    async def start(self) -> None:
+        """Begin to dial and to poll."""
+        for replica in self.all:
+            self._tasks.append(asyncio.create_task(self._poll(replica), name="poll"))
+
+    async def _poll(self, replica: Replica) -> None:
+        while True:
+            try:
+                if not replica.client.connected:
+                    await replica.client.connect(models_poll_s)
+                await replica.poll()
+            except MeshError as error:
+                log.debug("replica_silent", index=replica.index, reason=str(error))
+            is_whole = self._wanted <= self._ready.keys()
+            try:
+                async with asyncio.timeout(models_poll_s if is_whole else models_poll_s_min):
+                    await replica.poll_due.wait()
+            except TimeoutError:
+                continue
+            replica.poll_due.clear()
+
+    async def close(self) -> None:
+        """Stop polling and hang up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(replica.client.close() for replica in self.all))

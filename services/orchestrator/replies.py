@@ -1,0 +1,80 @@
+"""Turns a request whose parts are done into its answer, with the receipt written first."""
+
+import msgspec
+
+from contracts.errors import MeshError
+from contracts.stages import Hop
+from services.orchestrator.access_log import AccessLog
+from services.orchestrator.answer import Course, Spliced, conclude, statuses
+from services.orchestrator.combinations import Combinations
+from services.orchestrator.execution import Batch
+from services.orchestrator.observe import Observed
+from services.orchestrator.request import Part, Work
+from services.orchestrator.spool import Spool
+from services.orchestrator.stamps import stage_times
+from shared.clock import Clock
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Replies:
+    """Makes answers; what they have in common is encoded once."""
+
+    def __init__(
+        self,
+        instance: str,
+        combinations: Combinations,
+        spool: Spool,
+        clock: Clock,
+        observed: Observed,
+        access: AccessLog,
+    ) -> None:
+        self._instance = instance
+        self._combinations = combinations
+        self._spool = spool
+        self._clock = clock
+        self._observed = observed
+        self._access = access
+
+    def make(self, work: Work) -> Spliced:
+        """Check the answer and write its receipt.
+
+        Raises MeshError, and then nothing was written: OUTPUT_INVALID, the error of the rows when
+        none is good, UNAVAILABLE when the parts' features do not belong together, DISK_FULL.
+        """
+        items = statuses(work)
+        last = max(work.parts, key=_answered_s)
+        batch = last.batch
+        assert batch is not None, "a request with a good row was in a batch"
+        features = None if last.features is None else last.features.lineage
+        for part in work.parts:
+            if part.features is not None and part.features.lineage != features:
+                raise MeshError("UNAVAILABLE", "the view's sources changed within the request")
+        combined = self._combinations.of(work.plan, work.table, features)
+        stages_us = stage_times(batch, work, last.features_s, self._clock.monotonic())
+        hops = self._hops(work, last, batch, sum(stages_us))
+        course = Course(work.table.version, self._clock.wall_us(), stages_us, hops)
+        answer, receipt = conclude(work, combined, course, items)
+        self._spool.append(_encode(receipt), combined)
+        self._access.answered(work, stages_us, hops)
+        self._observed.answered(work.plan, stages_us)
+        return answer
+
+    def _hops(self, work: Work, last: Part, batch: Batch, total_us: int) -> list[Hop]:
+        """This process, the fabric where it was asked, the runtime."""
+        start_us = int(work.received_s * 1e6)
+        hops = [Hop(instance=self._instance, received=0, sent=total_us)]
+        if (fabric := last.features) is not None:
+            hops.append(_hop(fabric.instance, fabric.received_us, fabric.sent_us, start_us))
+        executed = batch.executed
+        assert executed is not None, "the batch was answered"
+        hops.append(_hop(batch.instance, executed.received_us, executed.sent_us, start_us))
+        return hops
+
+
+def _hop(instance: str, received_us: int, sent_us: int, start_us: int) -> Hop:
+    return Hop(instance=instance, received=received_us - start_us, sent=sent_us - start_us)
+
+
+def _answered_s(part: Part) -> float:
+    return 0.0 if part.batch is None else part.batch.answered_s

@@ -1,0 +1,164 @@
+"""One request's life: its parts, and the one way it ends.
+
+A request is divided into parts of at most a batch's rows; a part is what gets features, waits and
+joins batches. Rules: a part is in one place at a time; a request ends exactly once; once it ended,
+none of its parts does anything more, and what they held is let go.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, Raw, UnsetType
+
+from contracts.errors import ErrorBody
+from contracts.features import RefusedRow
+from contracts.inference import InferenceRequest, Prediction, Variant
+
+if TYPE_CHECKING:
+    from services.orchestrator.execution import Batch
+    from services.orchestrator.fairness import Flow
+    from services.orchestrator.micro_batch import FeatureAnswer, FeatureCall
+    from services.orchestrator.plan import ModelPlan
+    from services.orchestrator.routing import RouteTable
+    from shared.rpc.server import Call
+
+Bytes = bytes | memoryview
+
+
+class Outcome(StrEnum):
+    """How a request ended."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Where(StrEnum):
+    """Which stage holds a part; names the hop of a missed deadline."""
+
+    FEATURES = "features"
+    QUEUE = "queue"
+    EXECUTE = "execute"
+    DONE = "done"
+
+
+_FAILURES = frozenset(
+    {
+        "DEADLINE_EXCEEDED", "FORWARD_FAILED", "INTERNAL", "MEMORY_EXHAUSTED", "OUTPUT_INVALID",
+        "UNAVAILABLE",
+    }
+)  # fmt: skip
+"""Errors of ours; the others turn a request away for what it is or for the load."""
+
+
+def outcome_of(error: str) -> Outcome:
+    """How a request ended that got this error."""
+    if error == "CANCELLED":
+        return Outcome.CANCELLED
+    return Outcome.FAILED if error in _FAILURES else Outcome.REFUSED
+
+
+@dataclass(slots=True)
+class Tally:
+    """Requests received and how they ended: `received` = the four outcomes + those in flight."""
+
+    received: int = 0
+    answered: int = 0
+    refused: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    def count(self, outcome: Outcome) -> None:
+        """One request ended."""
+        setattr(self, outcome, getattr(self, outcome) + 1)
+
+    @property
+    def ended(self) -> int:
+        """How many ended, whichever way."""
+        return self.answered + self.refused + self.failed + self.cancelled
+
+
+class Part:
+    """Rows `start` … `start + rows` of a request; `bytes` is the size of its input.
+
+    Either `tensors` (data in the order of the contract's inputs) or `raw_rows` is the input;
+    `block` holds the encoded features of the `good_rows` that passed the view's contract, `refused`
+    says why the others did not. `outputs` (data in the order of the contract's outputs),
+    `predictions` and `errors` (by good row) are what came back. Times are monotonic seconds;
+    `features_s` is a duration.
+    """
+
+    raw_rows: Raw | UnsetType = UNSET
+    tensors: Sequence[Bytes] = ()
+    block: Raw | None = None
+    asked: "FeatureCall | None" = None
+    features: "FeatureAnswer | None" = None
+    freshness_s: float | None = None
+    refused: Sequence[RefusedRow] = ()
+    outputs: Sequence[Bytes] = ()
+    predictions: Raw | None = None
+    checked: Sequence[Prediction] = ()
+    errors: dict[int, ErrorBody] | None = None
+    where: Where = Where.DONE
+    flow: "Flow | None" = None
+    batch: "Batch | None" = None
+    retries = 0
+    entered_s = 0.0
+    features_s = 0.0
+
+    def __init__(self, work: "Work", start: int, rows: int, size: int) -> None:
+        self.work = work
+        self.start = start
+        self.rows = self.good_rows = rows
+        self.bytes = size
+
+
+class Work:
+    """An admitted request under the policies of `table`. `outputs` are the indices of those of the
+    contract's outputs that it wants; `slot` belongs to the wheel of deadlines."""
+
+    outcome: Outcome | None = None
+    parts: Sequence[Part] = ()
+    parts_left = 0
+    rows = 0
+    bytes = 0
+    reserved_bytes = 0
+    slot = 0
+
+    def __init__(
+        self,
+        call: "Call",
+        table: "RouteTable",
+        plan: "ModelPlan",
+        variant: Variant,
+        outputs: Sequence[int],
+    ) -> None:
+        self.call = call
+        self.body: InferenceRequest = call.body
+        self.table = table
+        self.plan = plan
+        self.variant = variant
+        self.outputs = outputs
+        self.request_id = call.trace_id if self.body.id is UNSET else self.body.id
+        self.received_s = call.received_s
+        self.deadline_s = call.deadline_s
+
+    @property
+    def is_open(self) -> bool:
+        """It has not ended."""
+        return self.outcome is None
+
+    def end(self, outcome: Outcome) -> None:
+        """The request is over. A second end is a programmer's error."""
+        assert self.outcome is None, f"request {self.call.trace_id} ended twice"
+        self.outcome = outcome
+
+    def let_go(self) -> None:
+        """Drop what it held, so that nothing of it outlives its answer (and no cycle is left)."""
+        for part in self.parts:
+            part.batch = part.flow = part.asked = None
+        self.parts = ()
+        self.call.on_cancel = None

@@ -1,0 +1,205 @@
+"""Which version answers a request: one immutable table per policy set, pinned by each request.
+
+Order: an explicit version or alias, else the model's split, else the route's default. A default,
+alias or split without a ready replica gives way to the declared fallback if that one is ready.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from contracts.errors import MeshError
+from contracts.inference import InferenceRequest, Variant
+from contracts.policies import (
+    SLOTS,
+    DeploymentPolicy,
+    LimitsPolicy,
+    ModelPolicy,
+    Policy,
+    PolicySet,
+    PriorityPolicy,
+    RoutePolicy,
+    RouteSpec,
+    RulePolicy,
+    SplitPolicy,
+    SplitSpec,
+)
+from contracts.types import UNSET
+from services.orchestrator.plan import ModelPlan
+
+PlanOf = Callable[[str, str, str], ModelPlan]
+"""(model, version, digest) → its plan; raises PACK_INVALID."""
+retry_after_ms = 250
+"""Hint for a version that is loading; half the time of a report."""
+
+
+class Readiness(Protocol):
+    """What the replicas say of a version."""
+
+    def is_ready(self, plan: ModelPlan) -> bool:
+        """A replica takes it now."""
+
+    def is_expected(self, plan: ModelPlan) -> bool:
+        """A replica had it a moment ago and is coming back."""
+
+
+class Choice(NamedTuple):
+    """The version that answers, and why it."""
+
+    plan: ModelPlan
+    variant: Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Sticky shares: a key's slot falls into one version's range, in order of version."""
+
+    spec: SplitSpec
+    versions: list[str]
+    bounds: list[int]
+
+    @classmethod
+    def of(cls, spec: SplitSpec) -> "Split":
+        """Versions in numeric order, each with the end of its range."""
+        versions = sorted(spec.shares, key=int)
+        return cls(spec, versions, list(accumulate(spec.shares[version] for version in versions)))
+
+    def choose(self, key: str) -> str:
+        """The version of this key, the same as long as the shares stay."""
+        digest = hashlib.blake2b(f"{self.spec.salt}\n{key}".encode(), digest_size=8).digest()
+        return self.versions[bisect_right(self.bounds, int.from_bytes(digest, "big") % SLOTS)]
+
+    def key_of(self, body: InferenceRequest, trace_id: str) -> str:
+        """What sticks: an absent entity falls back to the trace, so that shares still hold."""
+        if self.spec.key == "tenant":
+            return body.tenant_id
+        if self.spec.key == "entity" and body.entity is not UNSET:
+            return body.entity
+        return trace_id
+
+
+class RouteTable:
+    """Everything that one policy set says about which version answers; never changes.
+
+    `plans` has the deployed versions of each model; `faults` those that could not be compiled.
+    """
+
+    def __init__(self, policies: PolicySet, plan_of: PlanOf) -> None:
+        self.version = policies.version
+        self.digest = policies.digest()
+        self.published: dict[str, dict[str, str]] = {}
+        self.routes: dict[str, RouteSpec] = {}
+        self.plans: dict[str, dict[str, ModelPlan]] = {}
+        self.faults: list[str] = []
+        self._splits: dict[str, Split] = {}
+        deployed: dict[str, list[str]] = {}
+        for policy in policies.policies:
+            match policy:
+                case ModelPolicy(name=name, spec=spec):
+                    self.published[name] = {row.version: row.digest for row in spec.versions}
+                case DeploymentPolicy(name=name, spec=spec):
+                    deployed[name] = [row.version for row in spec.versions]
+                case RoutePolicy(name=name, spec=spec):
+                    self.routes[name] = spec
+                case SplitPolicy(name=name, spec=spec):
+                    self._splits[name] = Split.of(spec)
+                case _:
+                    pass
+        for name, versions in deployed.items():
+            self.plans[name] = self._compile(name, versions, plan_of)
+
+    def _compile(self, name: str, versions: list[str], plan_of: PlanOf) -> dict[str, ModelPlan]:
+        plans = {}
+        for version in versions:
+            digest = self.published.get(name, {}).get(version)
+            if digest is None:
+                self.faults.append(f"{name} {version} is deployed but not published")
+                continue
+            try:
+                plans[version] = plan_of(name, version, digest)
+            except MeshError as error:
+                self.faults.append(f"{name} {version}: {error.message}")
+        return plans
+
+    def choose(self, body: InferenceRequest, trace_id: str, replicas: Readiness) -> Choice:
+        """The version for this request. Raises MODEL_UNKNOWN for a model, version or alias that
+        does not exist, MODEL_NOT_READY when no replica has the version ready."""
+        version, variant = self._version(body, trace_id)
+        plan = self.plans.get(body.model_name, {}).get(version)
+        if plan is not None and replicas.is_ready(plan):
+            return Choice(plan, variant)
+        fallback = None if variant == "pinned" else self._fallback(body.model_name)
+        if fallback is not None and replicas.is_ready(fallback):
+            return Choice(fallback, "fallback")
+        if plan is not None and replicas.is_expected(plan):
+            return Choice(plan, variant)
+        state = "is not deployed" if plan is None else "is not ready on any replica"
+        raise _not_ready(f"{body.model_name} {version} {state}")
+
+    def _version(self, body: InferenceRequest, trace_id: str) -> tuple[str, Variant]:
+        name, asked = body.model_name, body.model_version
+        published = self.published.get(name)
+        if published is None:
+            raise MeshError("MODEL_UNKNOWN", f"no model {name} in policy version {self.version}")
+        route = self.routes.get(name)
+        if asked is not UNSET:
+            if asked in published:
+                return asked, "pinned"
+            if route is not None and asked in route.aliases:
+                return route.aliases[asked], "alias"
+            raise MeshError("MODEL_UNKNOWN", f"{name} has no version or alias {asked}")
+        if route is None:
+            raise MeshError(
+                "MODEL_NOT_READY", f"{name} has no route", retry_after_ms=retry_after_ms
+            )
+        split = self._splits.get(name)
+        if split is not None:
+            return split.choose(split.key_of(body, trace_id)), "split"
+        return route.default, "default"
+
+    def _fallback(self, name: str) -> ModelPlan | None:
+        declared = self.routes[name].fallback if name in self.routes else UNSET
+        if declared is UNSET:
+            return None
+        other = declared.model_name
+        version = declared.version
+        if version is UNSET:
+            if other not in self.routes:
+                return None
+            version = self.routes[other].default
+        return self.plans.get(other, {}).get(version)
+
+    def routed(self) -> list[ModelPlan]:
+        """The versions that requests without an explicit version may reach, fallbacks apart."""
+        reached = []
+        for name, route in self.routes.items():
+            split = self._splits.get(name)
+            versions = {route.default, *route.aliases.values(), *(split.versions if split else ())}
+            plans = self.plans.get(name, {})
+            reached += [plans[version] for version in sorted(versions) if version in plans]
+        return reached
+
+
+def _not_ready(message: str) -> MeshError:
+    return MeshError("MODEL_NOT_READY", message, retry_after_ms=retry_after_ms)
+
+
+def unsupported(policy: Policy) -> str | None:
+    """Why this process cannot do what a policy says, or None: what is not enforced is refused,
+    never ignored."""
+    match policy:
+        case RulePolicy(name=name):
+            return f"rule {name}: routing rules are not evaluated yet"
+        case SplitPolicy(name=name, spec=spec) if spec.shadow is not UNSET:
+            return f"split {name}: shadow traffic is not sent yet"
+        case PriorityPolicy(spec=spec) if spec.reserved_replicas:
+            return "priority: replicas cannot be reserved yet"
+        case LimitsPolicy(name=name, spec=spec) if (
+            spec.requests_per_s is not UNSET or spec.tokens_per_day is not UNSET
+        ):
+            return f"limits {name}: rates and daily quotas are not enforced yet"
+        case _:
+            return None

@@ -1,0 +1,175 @@
+"""The orchestrator's process: builds the pipeline, follows the policies, tends the spool."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from contracts.errors import MeshError
+from contracts.inference import Models
+from contracts.policies import PolicySet
+from contracts.service import Metric
+from contracts.types import Scalar
+from services.orchestrator.catalogue import catalogue
+from services.orchestrator.pipeline import Pipeline
+from services.orchestrator.plans import Plans
+from services.orchestrator.routing import RouteTable, unsupported
+from services.orchestrator.shipping import Shipper
+from services.orchestrator.spool import Spool
+from services.orchestrator.spool_files import SpoolFiles
+from shared.home import socket_path
+from shared.lifecycle import Environment, Readiness, Service
+from shared.policy_follower import PolicyFollower, ReportParts
+from shared.rpc.call import Call, Handler
+from shared.rpc.client import RpcClient
+
+last_shipment_s_max = 1.0
+"""What a drain gives to receipts that the control plane has not got; the rest stays spooled."""
+
+
+class Orchestrator(Service):
+    """`infer` and `models`."""
+
+    name = "orchestrator"
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._spool_changed = asyncio.Event()
+        self._spool = Spool(self._spool_changed.set)
+        self._files = SpoolFiles(
+            self._spool, environment.home / ".mortise" / "spool", environment.instance
+        )
+        self._plans = Plans(environment.home / "models")
+        run_dir = environment.run_dir
+        self.pipeline = Pipeline(
+            instance=environment.instance,
+            infra=environment.infra,
+            clock=environment.clock,
+            plan_of=self._plans.of,
+            spool=self._spool,
+            fabric=socket_path(run_dir, "data_fabric"),
+            runtimes=[
+                socket_path(run_dir, "model_runtime", index)
+                for index in range(environment.replicas_max)
+            ],
+        )
+        self._follower = PolicyFollower(
+            environment,
+            check=self._check,
+            activate=self.pipeline.activate,
+            report=lambda: ReportParts(ready=self.readiness().ready),
+        )
+        self._control_plane = RpcClient(
+            str(socket_path(run_dir, "control_plane")), "control_plane", clock=environment.clock
+        )
+        self._shipper = Shipper(self._spool, self._control_plane, self._spool_changed)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """What the socket answers."""
+        return {"infer": self.pipeline.infer, "models": self._models}
+
+    async def start(self) -> None:
+        """Put the last good policies in force and begin to dial everybody."""
+        await self._follower.start()
+        await self.pipeline.features.start()
+        await self.pipeline.dispatcher.replicas.start()
+        with contextlib.suppress(MeshError):
+            await self._control_plane.connect(0.0)
+
+    async def promoted(self) -> None:
+        """Own the spool: have a file to write before the first request."""
+        self._follower.promoted()
+        await self._files.tend()
+        self._spawn(self._files.run(self._spool_changed))
+        self._spawn(self._shipper.run())
+
+    async def drain(self) -> None:
+        """Ship what can be shipped now, hang up, leave the rest in the spool."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._control_plane.connected:
+            with contextlib.suppress(MeshError, TimeoutError):
+                async with asyncio.timeout(last_shipment_s_max):
+                    while await self._shipper.ship():
+                        pass
+        await self._follower.close()
+        await self.pipeline.dispatcher.replicas.close()
+        await self.pipeline.features.close()
+        await self._control_plane.close()
+        self._files.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(_surface)
+        self._tasks.append(task)
+
+    def _models(self, _call: Call) -> Models:
+        return catalogue(self.pipeline.table, self._plans.of, self.pipeline.dispatcher.replicas)
+
+    def _check(self, policies: PolicySet) -> str | None:
+        """Why these policies cannot be in force here."""
+        for policy in policies.policies:
+            reason = unsupported(policy)
+            if reason is not None:
+                return reason
+        faults = RouteTable(policies, self._plans.of).faults
+        return "; ".join(faults) or None
+
+    # Seeing it.
+
+    def readiness(self) -> Readiness:
+        """Ready: policies in force, a receipt has room, and not every routed version is missing.
+        Degraded: something that a route needs is missing, or receipts do not get away."""
+        table, replicas = self.pipeline.table, self.pipeline.dispatcher.replicas
+        routed = table.routed()
+        missing = [plan for plan in routed if not replicas.is_ready(plan)]
+        reasons = [f"{plan.name} {plan.version} is ready on no replica" for plan in missing]
+        reasons += table.faults
+        if any(plan.view for plan in routed) and not self.pipeline.features.connected:
+            reasons.append("the data fabric is away")
+        if not self._control_plane.connected:
+            reasons.append("the control plane is away; receipts stay in the spool")
+        is_degraded = bool(reasons)
+        blocking = []
+        if self._follower.position is None:
+            blocking.append("no policies yet")
+        if self._follower.fenced:
+            blocking.append("a newer policy version has not arrived")
+        if not self._spool.has_room:
+            blocking.append("the spool has no room for receipts")
+        has_route = not routed or len(missing) < len(routed)
+        return Readiness(
+            ready=has_route and not blocking,
+            degraded=is_degraded,
+            reasons=blocking + reasons,
+            policy_version=table.version,
+        )
+
+    def statistics(self) -> dict[str, Scalar]:
+        """The pipeline's, the spool's and the follower's."""
+        spool, shipper = self._spool, self._shipper
+        return {
+            **self.pipeline.statistics(),
+            **self._follower.statistics(),
+            "spool_records": spool.unacknowledged(),
+            "spool_bytes": spool.size,
+            "receipts_shipped": shipper.shipped,
+            "shipments_failed": shipper.failures,
+        }
+
+    def metrics(self) -> list[Metric]:
+        """Prometheus families."""
+        return self.pipeline.observed.collect(
+            ai_requests_in_flight=self.pipeline.works.count,
+            ai_queue_rows=self.pipeline.dispatcher.queue.rows,
+            ai_spool_records=self._spool.unacknowledged(),
+            ai_spool_bytes=self._spool.size,
+        )
+
+
+def _surface(task: asyncio.Task[None]) -> None:
+    """Hand a defect in one of our tasks to the loop's exception handler instead of losing it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
