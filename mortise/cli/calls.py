@@ -1,0 +1,165 @@
+"""`call` and `infer`: one request to the mesh, JSON in and out."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from mortise.cli.arguments import read_json, read_text
+from mortise.cli.failures import UsageError
+from mortise.cli.options import DEFAULTS, Options
+from mortise.cli.output import plain, print_json, print_line, print_table, progress
+from mortise.generated import METHODS
+from mortise.result import Record, Result
+from mortise.tensors import encode_inputs
+
+
+def call(
+    method: str,
+    body: str = "{}",
+    /,
+    *,
+    socket: Path | None = None,
+    service: str | None = None,
+    timeout: float | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Call a method of a service and print its answer as JSON.
+
+    Args:
+        method: name of the method, as `infer` or `status`
+        body: JSON map, `@file` or `-` (standard input)
+        socket: the socket to call; default: that of the first service that has the method
+        service: orchestrator, control_plane, data_fabric or model_runtime
+        timeout: seconds; default: the method's own
+    """
+    value = read_json(body, "the body")
+    if not isinstance(value, dict):
+        raise UsageError(f"the body must be a JSON map, not {type(value).__name__}")
+    chosen = service or service_of(method)
+    if chosen not in METHODS:
+        raise UsageError(f"no service {chosen!r}; there are {', '.join(METHODS)}")
+    is_streaming = method in METHODS[chosen] and METHODS[chosen][method].streaming
+    with options.client(chosen, socket) as client:
+        answer = client.call(
+            method, value, timeout_s=timeout, on_item=_show_item if is_streaming else None
+        )
+    print_json(answer)
+
+
+def service_of(method: str) -> str:
+    """The first service that has a method; the orchestrator says of an unknown one that it is."""
+    return next((name for name, rows in METHODS.items() if method in rows), "orchestrator")
+
+
+def infer(
+    model: str,
+    /,
+    *,
+    rows: str | None = None,
+    inputs: str | None = None,
+    text: str | None = None,
+    version: str | None = None,
+    tenant: str | None = None,
+    risk: Annotated[int | None, Parameter(help="1 (highest) … 3")] = None,
+    entity: str | None = None,
+    stream: Annotated[bool, Parameter(negative="")] = False,
+    timeout: float | None = None,
+    socket: Path | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Ask a model; exactly one of --rows, --inputs and --text.
+
+    Args:
+        rows: raw columns of the model's view: JSON list of maps, `@file` or `-`
+        inputs: tensors: JSON map of name → nested lists, or a list of {name, datatype, shape, data}
+        text: a text, or a JSON list of texts
+        version: a version or alias of the model
+    """
+    given = {"rows": rows, "inputs": inputs, "text": text}
+    if sum(value is not None for value in given.values()) != 1:
+        raise UsageError("exactly one of --rows, --inputs and --text is needed")
+    body: dict[str, Any] = {
+        "rows": None if rows is None else _rows(rows),
+        "inputs": None if inputs is None else _inputs(inputs),
+        "text": None if text is None else read_text(text, "--text"),
+        "model_version": version,
+        "tenant_id": tenant,
+        "risk_level": risk,
+        "entity": entity,
+    }
+    with options.client(socket=socket) as client:
+        if stream:
+            with client.stream(model, timeout_s=timeout, **body) as steps:
+                result = steps.wait(_show_item)
+        else:
+            result = client.infer(model, timeout_s=timeout, **body)
+    if options.json:
+        print_json(result)
+    else:
+        show_result(result)
+
+
+def _rows(argument: str) -> list[Any]:
+    rows = read_json(argument, "--rows")
+    if isinstance(rows, dict):
+        return [rows]
+    if not isinstance(rows, list):
+        raise UsageError("--rows must be a JSON list of maps")
+    return rows
+
+
+def _inputs(argument: str) -> list[dict[str, Any]]:
+    inputs = read_json(argument, "--inputs")
+    try:
+        return encode_inputs(inputs)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"--inputs: {error}") from error
+
+
+def show_result(result: Result) -> None:
+    """A prediction for people: what was said, how sure, how long it took, what it was made of."""
+    if result.predictions is not None:
+        labels = list(result.predictions[0].probabilities) if result.predictions else []
+        print_table(
+            ("row", "label", "confidence", *(f"p({label})" for label in labels), "action"),
+            [
+                (
+                    row,
+                    one.label,
+                    one.confidence_score,
+                    *one.probabilities.values(),
+                    one.get("action"),
+                )
+                for row, one in enumerate(result.predictions)
+            ],
+        )
+    elif result.text is not None:
+        print_line(result.text)
+    else:
+        for tensor in plain(result["outputs"]):
+            print_line(f"{tensor['name']} {tensor['datatype']} {tensor['shape']} {tensor['data']}")
+    for row, item in enumerate(result.items or []):
+        if item.status != "ok":
+            print_line(f"row {row}: {item.status.name}: {item.status.message}")
+    print_table(("", ""), _account(result))
+
+
+def _account(result: Result) -> list[tuple[str, str]]:
+    timing = result.timing_us.to_builtin()
+    stages = [f"{name} {value / 1_000:.2f}" for name, value in timing.items() if name != "hops"]
+    notes = [*(["degraded"] if result.degraded else []), *result.marks]
+    lineage: Record = result.lineage
+    return [
+        ("model", f"{result.model_name} version {result.model_version} ({result.variant})"),
+        ("policy", str(result.policy_version)),
+        *([("marks", ", ".join(notes))] if notes else []),
+        *([] if result.freshness_s is None else [("freshness", f"{result.freshness_s:.0f} s")]),
+        ("time ms", ", ".join(stages)),
+        *((name, str(digest)) for name, digest in lineage.items()),
+        ("trace", result.trace_id),
+    ]
+
+
+def _show_item(item: Record) -> None:
+    progress(str(plain(item)))

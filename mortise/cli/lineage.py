@@ -1,0 +1,80 @@
+"""`trace` and `snapshot`: what an answer, or the mesh at an instant, was made of."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from mortise.cli.failures import UsageError
+from mortise.cli.options import DEFAULTS, Options
+from mortise.cli.output import print_json, print_line, print_table
+from mortise.result import Record
+
+_DRAWN = ("combination", "timing_us", "hops")
+"""Fields of a trace that have a table of their own."""
+
+
+def trace(trace_id: str, /, *, options: Options = DEFAULTS) -> None:
+    """Everything about one answered request: lineage, times, hops.
+
+    Args:
+        trace_id: 32 hexadecimal digits, as `infer` answers them
+    """
+    with options.client("control_plane") as client:
+        answer = client.call("trace", {"trace_id": trace_id})
+    if options.json:
+        print_json(answer)
+    else:
+        _show_trace(answer)
+
+
+def snapshot(
+    *,
+    at: Annotated[str | None, Parameter(help="An instant (RFC 3339) instead of now.")] = None,
+    trace: Annotated[str | None, Parameter(help="The combination that answered this.")] = None,
+    model: str | None = None,
+    write: Annotated[Path | None, Parameter(help="Write the model's .ai-version here.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """The combination in force: data × model × infrastructure × policy of each model.
+
+    Args:
+        model: only this model
+    """
+    wanted = {"at": at, "trace_id": trace, "model": model}
+    body = {name: value for name, value in wanted.items() if value is not None}
+    with options.client("control_plane") as client:
+        answer = client.call("snapshot", body)
+    if write is not None:
+        write.write_text(_only_version(answer), encoding="utf-8")
+    if options.json:
+        print_json(answer)
+        return
+    print_line(f"policy {answer.policy_version} at {answer.at}")
+    for name, version in answer.versions.items():
+        print_table((name, ""), version.items())
+
+
+def _only_version(answer: Record) -> str:
+    """`.ai-version` of the one model in an answer: JSON with data, model, infra, policy."""
+    if len(answer.versions) != 1:
+        names = ", ".join(answer.versions)
+        raise UsageError(f"--write needs one model, there are {names or 'none'}: --model NAME")
+    (version,) = answer.versions.values()
+    return json.dumps(version.to_builtin(), indent=1, sort_keys=True) + "\n"
+
+
+def _show_trace(answer: Record) -> None:
+    facts = [(name, answer[name]) for name in answer if name not in _DRAWN]
+    combination = answer.combination
+    facts += [
+        ("model", f"{combination.model_name} version {combination.model_version}"),
+        ("policy", combination.policy_version),
+        *combination.lineage.items(),
+    ]
+    print_table(("", ""), facts)
+    stages = [(name, us / 1_000) for name, us in answer.timing_us.items() if name != "hops"]
+    print_table(("stage", "ms"), stages)
+    hops = [(hop.instance, hop.received / 1_000, hop.sent / 1_000) for hop in answer.hops]
+    print_table(("hop", "received ms", "sent ms"), hops)

@@ -1,0 +1,112 @@
+"""`models`, `publish`, `promote`, `rollback`: versions of models."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from mortise.cli.failures import CommandError, UsageError
+from mortise.cli.options import DEFAULTS, Options, author_name
+from mortise.cli.output import print_json, print_line, print_table, progress
+from mortise.result import Record
+
+STAGE_JOB = "services.jobs.import_pack"
+
+
+def models(*, options: Options = DEFAULTS) -> None:
+    """Every published version, its state, and how many replicas have it ready."""
+    with options.client() as client:
+        answer = client.call("models")
+    if options.json:
+        print_json(answer)
+        return
+    columns = ("model", "version", "aliases", "task", "state", "replicas", "digest")
+    print_table(
+        columns,
+        [
+            (row.name, row.version, row.aliases, row.task, row.state, row.replicas, row.digest)
+            for row in answer.models
+        ],
+    )
+
+
+def publish(pack: str, /, *, alias: str | None = None, options: Options = DEFAULTS) -> None:
+    """Name a pack as its model's next version.
+
+    Args:
+        pack: a pack's folder, which is first copied into `models/`; or the digest of one in there
+        alias: a name for the version, as `stable`
+    """
+    digest = pack if pack.startswith("sha256:") else _stage(Path(pack), options)
+    body: dict[str, Any] = {"digest": digest, "author": author_name()}
+    if alias is not None:
+        body["alias"] = alias
+    with options.client("control_plane") as client:
+        answer = client.call("publish", body)
+    if options.json:
+        print_json(answer)
+    else:
+        print_line(f"{answer.model} version {answer.version} is {answer.digest}")
+        print_line(f"mortise promote {answer.model} {answer.version}")
+
+
+def promote(
+    model: str,
+    version: str,
+    /,
+    *,
+    reason: str = "promote",
+    timeout: Annotated[float | None, Parameter(help="Seconds.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Deploy a version, wait until it is ready everywhere, then route requests to it."""
+    body = {"model": model, "version": version, "author": author_name(), "reason": reason}
+    with options.client("control_plane") as client:
+        answer = client.call("promote", body, timeout_s=timeout, on_item=_show_step)
+    if options.json:
+        print_json(answer)
+    else:
+        print_line(f"{model} version {version} is active with policy {answer.policy_version}")
+
+
+def rollback(
+    model: str | None = None,
+    /,
+    *,
+    to: Annotated[int | None, Parameter(help="The whole state of this policy version.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Bring back a model's previous route, or with --to the whole state of a policy version.
+
+    Args:
+        model: the model whose previous route comes back
+    """
+    if (model is None) == (to is None):
+        raise UsageError("either a model or --to VERSION is needed")
+    target = {"to": to} if model is None else {"model": model}
+    with options.client("control_plane") as client:
+        answer = client.call("rollback", {**target, "author": author_name()})
+    if options.json:
+        print_json(answer)
+    else:
+        print_line(f"policy {answer.version} is active: {answer.commit}")
+
+
+def _show_step(step: Record) -> None:
+    progress(" ".join(str(step[name]) for name in ("step", "instance", "detail") if name in step))
+
+
+def _stage(folder: Path, options: Options) -> str:
+    """Copy a pack into the home's `models/` in a job of its own; its digest."""
+    if not (folder / "manifest.json").is_file():
+        raise CommandError("PACK_INVALID", f"{folder} is no pack: it has no manifest.json")
+    command = [sys.executable, "-P", "-m", STAGE_JOB, str(folder), "--home", str(options.path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    if done.returncode or not lines or "digest" not in lines[-1]:
+        reason = str(lines[-1].get("error", lines[-1])) if lines else "the job said nothing"
+        raise CommandError("PACK_INVALID", reason)
+    return str(lines[-1]["digest"])
