@@ -198,7 +198,7 @@ class RpcClient:
             raise self._unavailable("the client is closed")
         if self._dialing is None:
             self._loop = asyncio.get_running_loop()
-            self._flusher = Flusher(self._loop.call_soon)
+            self._flusher = Flusher(self._loop)
             self._dialing = self._loop.create_task(self._stay_connected())
 
     async def _stay_connected(self) -> None:

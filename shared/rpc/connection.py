@@ -4,32 +4,33 @@ What a message means is the subclass's: `shared.rpc.session` answers, `shared.rp
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from contracts.frames import Envelope
 from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
 from shared.wire.codec import DECODE_ERRORS, decode_envelope
-from shared.wire.framing import Frame, Framer
+from shared.wire.framing import Frame, Framer, HeldBytes
 
 frames_per_turn_max = 512
 """Messages of one connection handled in a loop turn (a chunk may hold 25,000); others go on."""
 
 SLOW_READER = "write_buffer_bytes_max"
 """The fault of a peer that does not read what it asked for."""
+close_s_max = 5.0
+"""What is unsent when a connection is closed may take this long."""
 
 
 class Flusher:
     """Writes what the connections of one loop gathered in a turn, once per connection."""
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], Any]) -> None:
-        self.call_soon = call_soon
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self._dirty: list[Connection] = []
 
     def add(self, connection: "Connection") -> None:
         """Flush this connection at the end of the turn."""
         if not self._dirty:
-            self.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         self._dirty.append(connection)
 
     def _flush(self) -> None:
@@ -49,13 +50,13 @@ class Connection(asyncio.Protocol):
     __slots__ = ("_awaits_flush", "_flusher", "_framer", "_in_chunk", "fault", "out",
                  "reader_is_slow", "transport")  # fmt: skip
 
-    def __init__(self, flusher: Flusher) -> None:
+    def __init__(self, flusher: Flusher, held: HeldBytes) -> None:
         self.transport: asyncio.Transport | None = None
         self.out = bytearray()
         self.reader_is_slow = False
         self.fault: str | None = None
         self._flusher = flusher
-        self._framer = Framer()
+        self._framer = Framer(held)
         self._in_chunk = False
         self._awaits_flush = False
 
@@ -109,18 +110,20 @@ class Connection(asyncio.Protocol):
         transport.write(out)
 
     def close(self) -> None:
-        """Send what is waiting, then close. Only `abort` is certain with a slow reader."""
+        """Send what is waiting, then close; a reader that does not take it is aborted."""
         self.flush()
-        if self.transport is not None:
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
+            self._flusher.loop.call_later(close_s_max, self.abort, SLOW_READER)
 
     def abort(self, fault: str) -> None:
         """Close at once; unsent bytes are dropped."""
+        if self.transport is None:
+            return
         if self.fault is None:
             self.fault = fault
         self.out = bytearray()
-        if self.transport is not None:
-            self.transport.abort()
+        self.transport.abort()
 
     # asyncio.Protocol.
 
@@ -173,7 +176,7 @@ class Connection(asyncio.Protocol):
                 transport.resume_reading()
                 self._handle(frames)
 
-        self._flusher.call_soon(go_on)
+        self._flusher.loop.call_soon(go_on)
 
     def eof_received(self) -> None:
         """The loop's: the peer sends no more; returning None closes."""
@@ -190,4 +193,5 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """The loop's: over."""
         self.transport = None
+        self._framer.close()
         self.lost()

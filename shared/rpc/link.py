@@ -17,6 +17,7 @@ from contracts.methods import Method
 from contracts.types import UNSET
 from shared.rpc.connection import Connection, Flusher
 from shared.wire import codec
+from shared.wire.framing import HeldBytes
 
 OnAnswer = Callable[[Any | None, MeshError | None], None]
 OnItem = Callable[[Any], None]
@@ -76,7 +77,7 @@ class Link(Connection):
         on_goaway: Callable[["Link"], None],
         on_lost: Callable[["Link"], None],
     ) -> None:
-        super().__init__(flusher)
+        super().__init__(flusher, HeldBytes(frame_bytes_max))
         self.waiting: dict[int, Waiting] = {}
         self.is_leaving = False
         """The server said goaway: nothing new is sent, and the last answer closes."""

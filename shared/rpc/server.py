@@ -20,11 +20,14 @@ from shared.rpc.connection import Flusher
 from shared.rpc.dispatch import dispatch_table
 from shared.rpc.serving import DRAIN_OVER, ServerHooks, Serving, refusals_max
 from shared.rpc.session import Session
+from shared.wire.framing import HeldBytes
 
 __all__ = ["DEFERRED", "Call", "Handler", "Server", "ServerHooks"]
 
 descriptors_reserved = 512
 """Kept for files, our own connections and `refusals_max` refusals below RLIMIT_NOFILE."""
+held_bytes_max = 256 * 1024 * 1024
+"""Of incomplete frames of all connections together: sixteen of the longest."""
 abort_s_max = 1.0
 """After an abort the loop reports the loss in its next turn; this bounds a broken loop."""
 
@@ -71,7 +74,8 @@ class Server:
             connections_max=connection_cap(self._connections_max),
             hooks=self._hooks,
             loop=loop,
-            flusher=Flusher(loop.call_soon),
+            flusher=Flusher(loop),
+            held=HeldBytes(held_bytes_max),
             on_left=self._left.set,
         )
         state = self._serving

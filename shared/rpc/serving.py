@@ -15,6 +15,7 @@ from shared.rpc.call import Call
 from shared.rpc.connection import SLOW_READER, Flusher
 from shared.rpc.counters import Counters
 from shared.rpc.dispatch import Entry
+from shared.wire.framing import HeldBytes
 
 if TYPE_CHECKING:
     from shared.rpc.session import Session
@@ -49,6 +50,7 @@ class Serving:
     hooks: ServerHooks | None
     loop: asyncio.AbstractEventLoop
     flusher: Flusher
+    held: HeldBytes
     on_left: Callable[[], None]
     counters: Counters = field(default_factory=Counters)
     sessions: "dict[Session, None]" = field(default_factory=dict)

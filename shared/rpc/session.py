@@ -34,7 +34,7 @@ class Session(Connection):
                  "protocol_version", "received_s", "since_s")  # fmt: skip
 
     def __init__(self, serving: Serving) -> None:
-        super().__init__(serving.flusher)
+        super().__init__(serving.flusher, serving.held)
         self.calls: dict[int, Call] = {}
         self.protocol_version = 0
         """What the client announced; 0: it understands no notification."""

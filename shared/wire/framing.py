@@ -20,26 +20,32 @@ ENVELOPE_HEADS = (0x93, 0x94)
 Frame = bytes | memoryview
 
 
+class HeldBytes:
+    """The bytes of incomplete frames that all connections of one server may hold together."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.held = 0
+        self.limit = limit
+
+
 class Framer:
     """The frames of one connection.
 
     After a violation `fault` says what was wrong and nothing more is given out: the connection
     must be closed. Frames completed before the violation are given out, however the stream was
-    split into chunks.
+    split into chunks. `close` gives back what it holds.
     """
 
-    __slots__ = ("_fed", "_limit", "_open", "_scanner", "fault")
+    __slots__ = ("_fed", "_held", "_limit", "_open", "_scanner", "fault")
 
-    def __init__(self, limit: int = frame_bytes_max) -> None:
+    def __init__(self, held: HeldBytes, *, limit: int = frame_bytes_max) -> None:
         self.fault: str | None = None
+        self._held = held
         self._limit = limit
         self._open = bytearray()
         self._renew()
-
-    @property
-    def open_bytes(self) -> int:
-        """Bytes held of a frame that is not complete yet."""
-        return len(self._open)
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that `chunk` completes, in order, read-only.
@@ -67,17 +73,21 @@ class Framer:
                 frames.append(frame)
                 start = stop
         except OutOfData:
-            if end - start > self._limit:
-                return self._fail(frames, f"frame is longer than {self._limit} bytes")
-            self._open += memoryview(chunk)[max(start, 0) :]
+            return self._keep(chunk, start, frames)
         except (FormatError, StackError) as error:
             return self._fail(frames, f"not MessagePack: {type(error).__name__}")
         return frames
+
+    def close(self) -> None:
+        """Drop the incomplete frame; nothing is fed any more."""
+        self._held.held -= len(self._open)
+        self._open = bytearray()
 
     def _cut(self, chunk: bytes, start: int, stop: int) -> Frame:
         """The frame that ends at `stop`: the chunk itself, a view of it, or the open frame."""
         if start >= 0:
             return chunk if stop - start == len(chunk) else memoryview(chunk)[start:stop]
+        self._held.held += start
         self._open += memoryview(chunk)[:stop]
         # The buffer is handed over, never reused.
         frame = memoryview(self._open).toreadonly()
@@ -88,6 +98,17 @@ class Framer:
             self._fed = len(chunk) - stop
         return frame
 
+    def _keep(self, chunk: bytes, start: int, frames: list[Frame]) -> list[Frame]:
+        """Hold the beginning of a frame until the rest arrives."""
+        if len(chunk) - start > self._limit:
+            return self._fail(frames, f"frame is longer than {self._limit} bytes")
+        added = memoryview(chunk)[max(start, 0) :]
+        if self._held.held + len(added) > self._held.limit:
+            return self._fail(frames, f"incomplete frames hold {self._held.limit} bytes already")
+        self._held.held += len(added)
+        self._open += added
+        return frames
+
     def _renew(self) -> None:
         # max_buffer_size 0 is the largest: the scanner's own limit also hits legal frames.
         self._scanner = Unpacker(read_size=SCANNER_READ_BYTES, max_buffer_size=0)
@@ -95,6 +116,6 @@ class Framer:
 
     def _fail(self, frames: list[Frame], fault: str) -> list[Frame]:
         self.fault = fault
-        self._open = bytearray()
+        self.close()
         self._renew()
         return frames
