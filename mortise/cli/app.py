@@ -9,6 +9,7 @@ import sys
 
 from cyclopts import App, CycloptsError
 
+from mortise.cli.arguments import STANDARD_INPUT
 from mortise.cli.failures import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
@@ -91,6 +92,7 @@ for group, (module, commands) in COMMANDS.items():
 def run(arguments: list[str]) -> int:
     """Run one command line; returns its exit code."""
     is_json = "--json" in arguments
+    arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
     try:
         code = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
     except CycloptsError:

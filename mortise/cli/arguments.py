@@ -11,6 +11,10 @@ ARGUMENT_BYTES_MAX = 64 * 1024 * 1024
 """A JSON document is some four times as long as its frame, which may have 16 MiB."""
 
 
+STANDARD_INPUT = "@-"
+"""How `-` arrives here: the parser takes a bare `-` for the beginning of an option."""
+
+
 def read_json(argument: str, name: str) -> Any:
     """The value that an argument gives. Raises UsageError naming the argument and the place."""
     text = _text(argument, name)
@@ -36,7 +40,7 @@ def read_text(argument: str, name: str) -> list[str]:
 
 def _text(argument: str, name: str) -> str:
     try:
-        if argument == "-":
+        if argument == STANDARD_INPUT:
             return sys.stdin.read(ARGUMENT_BYTES_MAX + 1)
         if argument.startswith("@"):
             return Path(argument[1:]).read_text(encoding="utf-8")

@@ -105,8 +105,9 @@ def home_errors(options: Options) -> Iterator[None]:
     try:
         yield
     except NotRunning as error:
+        reason = f"no mesh is running in {options.path}"
         line = f"mortise start --detach --home {options.path}"
-        raise CommandError("UNAVAILABLE", str(error), line, EXIT_MESH_DOWN) from error
+        raise CommandError("UNAVAILABLE", reason, line, EXIT_MESH_DOWN) from error
     except HomeError as error:
         raise CommandError("HOME_INVALID", str(error)) from error
     except TimeoutError as error:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from mortise.cli.arguments import read_json
+from mortise.cli.arguments import STANDARD_INPUT, read_json
 from mortise.cli.failures import UsageError
 from mortise.cli.options import DEFAULTS, Options, author_name
 from mortise.cli.output import compact, print_json, print_line, print_table
@@ -63,8 +63,8 @@ def apply(
 
 def read_policies(file: str) -> list[dict[str, Any]]:
     """The policies of a file. Raises UsageError."""
-    if file == "-" or file.endswith(".json"):
-        value = read_json(file if file == "-" else f"@{file}", "the file")
+    if file == STANDARD_INPUT or file.endswith(".json"):
+        value = read_json(file if file == STANDARD_INPUT else f"@{file}", "the file")
     else:
         try:
             value = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("policy", [])

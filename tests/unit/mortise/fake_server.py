@@ -41,9 +41,11 @@ def echo(number: int, frame: list[Any]) -> Iterable[Step]:
 class FakeServer:
     """Listens on a socket of a home in a short temporary folder; a thread per connection."""
 
-    def __init__(self, behaviour: Behaviour = echo, *, backlog: int = 128) -> None:
+    def __init__(
+        self, behaviour: Behaviour = echo, *, service: str = "orchestrator", backlog: int = 128
+    ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="mo", dir="/tmp"))
-        self.path = self.home / ".mortise/run/orchestrator.sock"
+        self.path = self.home / f".mortise/run/{service}.sock"
         self.path.parent.mkdir(parents=True)
         self.behaviour = behaviour
         self.requests: list[list[Any]] = []
