@@ -11,14 +11,12 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
 from services.data_fabric.engine import sql_type
 from services.data_fabric.refusal import Finding, ViewRefused
 from services.data_fabric.sql import REQUEST, View, common_tables, tables_read
-
-ROW = "__row"
-"""The hidden column that numbers the request's rows and brings the result into their order."""
 
 Schemas = Mapping[str, Mapping[str, str]]
 """Dtype by column by source."""
@@ -26,13 +24,15 @@ Schemas = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`tree` has every column qualified and every star expanded. `steps` are the names of the
+    """`tree` has every column qualified, every star expanded and every type annotated that the
+    parser can tell. `event_sources` are the sources with an instant in them. `steps` are the names of the
     common table expressions that read the request, in order; the outermost SELECT comes after
     them. `relations` are what steps join: common table expressions and sources."""
 
     view: View
     tree: exp.Select
     source_columns: dict[str, tuple[str, ...]]
+    event_sources: frozenset[str]
     steps: tuple[str, ...]
     relations: tuple[str, ...]
 
@@ -60,6 +60,9 @@ def bind(view: View, schemas: Schemas) -> Plan:
         view=view,
         tree=tree,
         source_columns=_source_columns(tree, view.sources),
+        event_sources=frozenset(
+            source for source in view.sources if "timestamp" in schemas[source].values()
+        ),
         steps=steps,
         relations=tuple(sorted(joined - set(steps) - {REQUEST})),
     )
@@ -76,6 +79,7 @@ def _qualified(view: View, schemas: Schemas) -> exp.Select:
     except SqlglotError as error:
         raise ViewRefused([Finding(0, f"the query does not fit the sources: {error}")]) from error
     assert isinstance(tree, exp.Select), "a qualified SELECT is a SELECT"
+    annotate_types(tree, schema=schema, dialect="duckdb")
     return tree
 
 
@@ -91,7 +95,7 @@ def _source_columns(tree: exp.Select, sources: tuple[str, ...]) -> dict[str, tup
     """The columns that the query reads of each source."""
     used: dict[str, set[str]] = {source: set() for source in sources}
     for select in tree.find_all(exp.Select):
-        aliases = {table.alias_or_name: table.name for table in _tables_of(select)}
+        aliases = {table.alias_or_name: table.name for table in tables_of(select)}
         for column in select.find_all(exp.Column):
             source = aliases.get(column.table)
             if source in used and column.find_ancestor(exp.Select) is select:
@@ -99,35 +103,9 @@ def _source_columns(tree: exp.Select, sources: tuple[str, ...]) -> dict[str, tup
     return {source: tuple(sorted(columns)) for source, columns in used.items()}
 
 
-def _tables_of(select: exp.Select) -> list[exp.Table]:
+def tables_of(select: exp.Select) -> list[exp.Table]:
+    """The tables of a SELECT's own FROM and joins."""
     from_ = select.args.get("from_")
     joins = select.args.get("joins") or []
     places = ([from_.this] if from_ is not None else []) + [join.this for join in joins]
     return [place for place in places if isinstance(place, exp.Table)]
-
-
-def request_part(plan: Plan) -> exp.Select:
-    """The steps alone, to be run where every other table expression is a table. Each step hands
-    the request's row number on as ROW, and the result is in its order."""
-    tree = plan.view.tree.copy()
-    with_ = tree.args.get("with_")
-    if with_ is not None:
-        kept = [cte for cte in with_.expressions if cte.alias in plan.steps]
-        tree.set("with_", exp.With(expressions=kept) if kept else None)
-    tables = common_tables(tree)
-    for step in (*plan.steps, ""):
-        select = tables[step] if step else tree
-        assert isinstance(select, exp.Select), "bind admits SELECTs alone as steps"
-        above = select.args["from_"].this.alias_or_name
-        select.select(exp.column(ROW, table=above), copy=False)
-    return tree.order_by(exp.column(ROW), copy=False)
-
-
-def relation_queries(plan: Plan) -> dict[str, str]:
-    """The SQL of every table expression that does not read the request, in order of definition;
-    each may read the sources and those before it."""
-    return {
-        name: query.sql("duckdb", comments=False)
-        for name, query in common_tables(plan.view.tree).items()
-        if name not in plan.steps
-    }

@@ -245,9 +245,11 @@ WITH outcome AS (
         dest,
         tailnum,
         sched_dep_local // 100 AS hour_local,
-        scheduled_at
+        CAST(
+            scheduled_at
             + to_minutes(greatest(coalesce(dep_delay_min, 0), 0) + coalesce(air_time_min, 360) + 60)
-            AS known_at,
+            AS TIMESTAMPTZ
+        ) AS known_at,
         arr_delay_min,
         CASE WHEN arr_delay_min > 15 THEN 1 ELSE 0 END AS late
     FROM flights
@@ -353,22 +355,22 @@ known AS (
         a.arr_delay_min,
         coalesce(c.flown, 0) - coalesce(c14.flown, 0) AS carrier_count_14d,
         coalesce(c.flown, 0) - coalesce(c90.flown, 0) AS carrier_count_90d,
-        coalesce(c.late, 0) - coalesce(c14.late, 0) AS carrier_late_14d,
-        coalesce(c.late, 0) - coalesce(c90.late, 0) AS carrier_late_90d,
+        CAST(coalesce(c.late, 0) - coalesce(c14.late, 0) AS DOUBLE) AS carrier_late_14d,
+        CAST(coalesce(c.late, 0) - coalesce(c90.late, 0) AS DOUBLE) AS carrier_late_90d,
         coalesce(d.flown, 0) - coalesce(d14.flown, 0) AS route_count_14d,
         coalesce(d.flown, 0) - coalesce(d90.flown, 0) AS route_count_90d,
-        coalesce(d.late, 0) - coalesce(d14.late, 0) AS route_late_14d,
-        coalesce(d.late, 0) - coalesce(d90.late, 0) AS route_late_90d,
+        CAST(coalesce(d.late, 0) - coalesce(d14.late, 0) AS DOUBLE) AS route_late_14d,
+        CAST(coalesce(d.late, 0) - coalesce(d90.late, 0) AS DOUBLE) AS route_late_90d,
         coalesce(o.flown, 0) - coalesce(o14.flown, 0) AS origin_count_14d,
         coalesce(o.flown, 0) - coalesce(o90.flown, 0) AS origin_count_90d,
         coalesce(o.flown, 0) - coalesce(o3.flown, 0) AS origin_count_3h,
-        coalesce(o.late, 0) - coalesce(o14.late, 0) AS origin_late_14d,
-        coalesce(o.late, 0) - coalesce(o90.late, 0) AS origin_late_90d,
-        coalesce(o.late, 0) - coalesce(o3.late, 0) AS origin_late_3h,
+        CAST(coalesce(o.late, 0) - coalesce(o14.late, 0) AS DOUBLE) AS origin_late_14d,
+        CAST(coalesce(o.late, 0) - coalesce(o90.late, 0) AS DOUBLE) AS origin_late_90d,
+        CAST(coalesce(o.late, 0) - coalesce(o3.late, 0) AS DOUBLE) AS origin_late_3h,
         coalesce(h.flown, 0) - coalesce(h14.flown, 0) AS origin_hour_count_14d,
         coalesce(h.flown, 0) - coalesce(h90.flown, 0) AS origin_hour_count_90d,
-        coalesce(h.late, 0) - coalesce(h14.late, 0) AS origin_hour_late_14d,
-        coalesce(h.late, 0) - coalesce(h90.late, 0) AS origin_hour_late_90d
+        CAST(coalesce(h.late, 0) - coalesce(h14.late, 0) AS DOUBLE) AS origin_hour_late_14d,
+        CAST(coalesce(h.late, 0) - coalesce(h90.late, 0) AS DOUBLE) AS origin_hour_late_90d
     FROM flight AS f
     LEFT JOIN planes AS p ON p.tailnum = f.tailnum
     ASOF LEFT JOIN weather AS w
@@ -437,24 +439,24 @@ SELECT
     CAST(k.seats AS BIGINT) AS aircraft_seats,
     CAST(CASE WHEN k.is_aircraft_known THEN k.arr_delay_min END AS BIGINT)
         AS aircraft_last_delay_min,
-    CAST(k.carrier_late_14d AS DOUBLE) / nullif(k.carrier_count_14d, 0) AS carrier_late_rate_14d,
+    CAST(k.carrier_late_14d / nullif(k.carrier_count_14d, 0) AS DOUBLE) AS carrier_late_rate_14d,
     CAST(k.carrier_count_14d AS BIGINT) AS carrier_count_14d,
-    CAST(k.carrier_late_90d AS DOUBLE) / nullif(k.carrier_count_90d, 0) AS carrier_late_rate_90d,
+    CAST(k.carrier_late_90d / nullif(k.carrier_count_90d, 0) AS DOUBLE) AS carrier_late_rate_90d,
     CAST(k.carrier_count_90d AS BIGINT) AS carrier_count_90d,
-    CAST(k.route_late_14d AS DOUBLE) / nullif(k.route_count_14d, 0) AS route_late_rate_14d,
+    CAST(k.route_late_14d / nullif(k.route_count_14d, 0) AS DOUBLE) AS route_late_rate_14d,
     CAST(k.route_count_14d AS BIGINT) AS route_count_14d,
-    CAST(k.route_late_90d AS DOUBLE) / nullif(k.route_count_90d, 0) AS route_late_rate_90d,
+    CAST(k.route_late_90d / nullif(k.route_count_90d, 0) AS DOUBLE) AS route_late_rate_90d,
     CAST(k.route_count_90d AS BIGINT) AS route_count_90d,
-    CAST(k.origin_late_14d AS DOUBLE) / nullif(k.origin_count_14d, 0) AS origin_late_rate_14d,
+    CAST(k.origin_late_14d / nullif(k.origin_count_14d, 0) AS DOUBLE) AS origin_late_rate_14d,
     CAST(k.origin_count_14d AS BIGINT) AS origin_count_14d,
-    CAST(k.origin_late_90d AS DOUBLE) / nullif(k.origin_count_90d, 0) AS origin_late_rate_90d,
+    CAST(k.origin_late_90d / nullif(k.origin_count_90d, 0) AS DOUBLE) AS origin_late_rate_90d,
     CAST(k.origin_count_90d AS BIGINT) AS origin_count_90d,
-    CAST(k.origin_late_3h AS DOUBLE) / nullif(k.origin_count_3h, 0) AS origin_late_rate_3h,
+    CAST(k.origin_late_3h / nullif(k.origin_count_3h, 0) AS DOUBLE) AS origin_late_rate_3h,
     CAST(k.origin_count_3h AS BIGINT) AS origin_count_3h,
-    CAST(k.origin_hour_late_14d AS DOUBLE) / nullif(k.origin_hour_count_14d, 0)
+    CAST(k.origin_hour_late_14d / nullif(k.origin_hour_count_14d, 0) AS DOUBLE)
         AS origin_hour_late_rate_14d,
     CAST(k.origin_hour_count_14d AS BIGINT) AS origin_hour_count_14d,
-    CAST(k.origin_hour_late_90d AS DOUBLE) / nullif(k.origin_hour_count_90d, 0)
+    CAST(k.origin_hour_late_90d / nullif(k.origin_hour_count_90d, 0) AS DOUBLE)
         AS origin_hour_late_rate_90d,
     CAST(k.origin_hour_count_90d AS BIGINT) AS origin_hour_count_90d
 FROM known AS k

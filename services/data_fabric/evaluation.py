@@ -1,0 +1,72 @@
+"""A view on the engine: its relations as tables, and its features for a table of requests.
+
+Used by the offline path, by the online path of views outside the closure's subset, and by the
+certificate. The thread that owns the engine calls these.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from services.data_fabric.engine import Engine
+from services.data_fabric.plan import Plan
+from services.data_fabric.refusal import SourceRefused
+from services.data_fabric.rewrite import NEWEST, ROW, relation_queries, request_query
+from services.data_fabric.sources import ARROW_TYPES, Source, SourceReader
+from services.data_fabric.sql import REQUEST, View
+
+
+def identify(reader: SourceReader, view: View, patterns: Mapping[str, Path]) -> dict[str, Source]:
+    """Identify every source that the view names."""
+    missing = sorted(set(view.sources) - set(patterns))
+    if missing:
+        raise SourceRefused(f"there is no source {', '.join(missing)}")
+    return {
+        name: reader.identify(name, patterns[name].parent, patterns[name].name)
+        for name in view.sources
+    }
+
+
+def materialise(
+    engine: Engine, reader: SourceReader, plan: Plan, sources: Mapping[str, Source]
+) -> None:
+    """Make a table of every relation that the request's part of the view joins."""
+    for name, columns in plan.source_columns.items():
+        engine.create_table(name, reader.batches(sources[name], columns))
+    queries = relation_queries(plan)
+    for name, query in queries.items():
+        engine.create_table_as(name, query)
+    for name in {*plan.source_columns, *queries} - set(plan.relations):
+        engine.drop_table(name)
+
+
+def request_table(view: View, request: pa.Table) -> pa.Table:
+    """The request's columns in the header's order and types, with the row number."""
+    schema = pa.schema(
+        [(name, ARROW_TYPES[contract.dtype]) for name, contract in view.header.request.items()]
+    )
+    table = request.select(schema.names).cast(schema)
+    return table.append_column(ROW, pa.array(range(len(table)), pa.int64()))
+
+
+def feature_schema(view: View) -> pa.Schema:
+    """The Arrow schema of a view's features, in the header's order."""
+    return pa.schema(
+        [(name, ARROW_TYPES[contract.dtype]) for name, contract in view.header.fields.items()]
+    )
+
+
+def run(engine: Engine, plan: Plan, request: pa.Table) -> pa.Table:
+    """Features of a numbered request table and the newest event time used (NEWEST, microseconds),
+    where the relations are tables already."""
+    engine.create_table(REQUEST, request)
+    result = engine.query(request_query(plan), plan.view.header.name)
+    return checked_result(plan, result, len(request))
+
+
+def checked_result(plan: Plan, result: pa.Table, rows: int) -> pa.Table:
+    """The result's columns in the header's order and types."""
+    assert len(result) == rows, "every step keeps one row per request row"
+    schema = feature_schema(plan.view).append(pa.field(NEWEST, pa.int64()))
+    return result.select(schema.names).cast(schema)

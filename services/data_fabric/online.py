@@ -1,0 +1,177 @@
+"""Relations as the closure reads them: the row of a key, and the last row of a key before a time.
+
+An index maps a key (a value, or a tuple of values in the order of the key columns) to an entry.
+The entry of a keyed relation is the tuple of the row's values. The entry of a timed relation is
+its times, ascending, then one sequence per value column, then one of hints per shift. Position 0
+is a sentinel, so that "no row before the bound" is a position too. Rows with a null in key or time
+are left out, because no comparison finds them.
+
+A look-up costs cache misses rather than instructions (tens of megabytes, touched at random). Hence
+numbers lie packed in arrays; and where a second bound is the first one minus a fixed shift, the
+first one's position bounds the second bisection: hints[p] ≤ position of (bound − shift) ≤
+hints[p + 1], because both sides are monotone in the bound.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from services.data_fabric.engine import quote
+from services.data_fabric.refusal import Finding, ViewRefused
+from services.data_fabric.zones import FIRST_US, LAST_US, YEARS
+
+NEVER = -(2**63)
+"""Before every instant: the time of a row that is not there."""
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One relation under one key. `empty` is the entry of a key that is not there; `packed` are
+    the columns whose sentinel is 0 instead of None."""
+
+    relation: str
+    keys: tuple[str, ...]
+    time: str | None
+    columns: tuple[str, ...]
+    shifts: tuple[int, ...]
+    dtypes: dict[str, str]
+    packed: frozenset[str]
+    entries: dict[Any, Any]
+    empty: Any
+    rows: int
+
+
+def index_query(
+    relation: str, keys: Sequence[str], time: str | None, columns: Sequence[str]
+) -> str:
+    """The SQL that brings a relation into the order of its index. Equal rows of a timed relation
+    are one: a running total has the same value in all rows of an instant."""
+    ordering = [*keys, *([time] if time else [])]
+    used = ", ".join(map(quote, dict.fromkeys([*ordering, *columns])))
+    present = " AND ".join(f"{quote(column)} IS NOT NULL" for column in ordering)
+    order = ", ".join(map(quote, ordering))
+    distinct = "DISTINCT " if time else ""
+    return f"SELECT {distinct}{used} FROM {quote(relation)} WHERE {present} ORDER BY {order}"
+
+
+def build_index(
+    relation: str,
+    table: pa.Table,
+    keys: Sequence[str],
+    time: str | None,
+    columns: Sequence[str],
+    shifts: Sequence[int] = (),
+) -> Index:
+    """Index the result of `index_query`. Instants become integer microseconds; `shifts` are in
+    microseconds. Raises ViewRefused when two rows have the same key (and time): a look-up could
+    then find either of them."""
+    table = _with_integer_instants(table, dtypes := _dtypes(table.schema))
+    packed = frozenset(
+        column
+        for column in columns
+        if dtypes[column] in _TYPE_CODES and table[column].null_count == 0
+    )
+    key_columns = [table[column].to_pylist() for column in keys]
+    row_keys = key_columns[0] if len(keys) == 1 else list(zip(*key_columns, strict=True))
+    empty: Any
+    if time is None:
+        taken = [table[column].to_pylist() for column in columns]
+        rows = zip(*taken, strict=True) if columns else ((),) * len(table)
+        entries = dict(zip(row_keys, rows, strict=True))
+        empty = (None,) * len(columns)
+        is_single = len(entries) == len(table)
+    else:
+        times = table[time].to_numpy()
+        _check_times(relation, time, dtypes[time], times)
+        parts = [_sequence(table, column, dtypes, packed) for column in columns]
+        entries, is_single = _timed(row_keys, times, parts, shifts)
+        hints = (array("i", [1, 1]) for _ in shifts)
+        empty = (array("q", [NEVER]), *([None] for _ in columns), *hints)
+    if not is_single:
+        names = ", ".join([*keys, *([time] if time else [])])
+        reason = f"{relation} has different rows with the same ({names}): make it single-valued"
+        raise ViewRefused([Finding(0, reason)])
+    return Index(
+        relation, tuple(keys), time, tuple(columns), tuple(shifts), dtypes, packed, entries, empty,
+        len(table),
+    )  # fmt: skip
+
+
+_TYPE_CODES = {"int64": "q", "timestamp": "q", "clock": "q", "float64": "d"}
+
+
+def _dtypes(schema: pa.Schema) -> dict[str, str]:
+    return {field.name: _dtype(field.type) for field in schema}
+
+
+def _dtype(arrow: pa.DataType) -> str:
+    if pa.types.is_timestamp(arrow):
+        return "timestamp" if arrow.tz else "clock"
+    if pa.types.is_integer(arrow):
+        return "int64"
+    if pa.types.is_floating(arrow):
+        return "float64"
+    if pa.types.is_boolean(arrow):
+        return "bool"
+    return "string" if pa.types.is_string(arrow) else str(arrow)
+
+
+def _with_integer_instants(table: pa.Table, dtypes: dict[str, str]) -> pa.Table:
+    for at, (name, dtype) in enumerate(dtypes.items()):
+        column = table[name]
+        if dtype in ("timestamp", "clock"):
+            column = column.cast(pa.timestamp("us", column.type.tz))
+        if dtype in ("timestamp", "clock", "int64"):
+            table = table.set_column(at, name, column.cast(pa.int64()))
+    return table
+
+
+def _check_times(relation: str, time: str, dtype: str, times: Times) -> None:
+    if dtype != "timestamp":
+        raise ViewRefused([Finding(0, f"{relation}.{time} is {dtype}, AS OF takes an instant")])
+    if len(times) and not FIRST_US <= times.min() <= times.max() <= LAST_US:
+        reason = f"{relation}.{time} leaves the years {YEARS[0]} to {YEARS[1]}"
+        raise ViewRefused([Finding(0, reason)])
+
+
+def _sequence(
+    table: pa.Table, column: str, dtypes: dict[str, str], packed: frozenset[str]
+) -> Sequence[Any]:
+    if column not in packed:
+        return table[column].to_pylist()  # type: ignore[no-any-return]
+    return array(_TYPE_CODES[dtypes[column]], table[column].to_numpy().tobytes())
+
+
+def _timed(
+    row_keys: list[Any], times: Times, columns: list[Sequence[Any]], shifts: Sequence[int]
+) -> tuple[dict[Any, tuple[Any, ...]], bool]:
+    """The entries, and whether the times of each are strictly ascending."""
+    starts = [at for at, key in enumerate(row_keys) if at == 0 or key != row_keys[at - 1]]
+    entries, is_single = {}, True
+    for start, end in pairwise([*starts, len(row_keys)]):
+        own = times[start:end]
+        is_single = is_single and bool((np.diff(own) > 0).all())
+        parts = (
+            array(column.typecode, [0]) + column[start:end]
+            if isinstance(column, array)
+            else [None, *column[start:end]]
+            for column in columns
+        )
+        hints = (_hints(own, shift) for shift in shifts)
+        entries[row_keys[start]] = (array("q", [NEVER, *own.tolist()]), *parts, *hints)
+    return entries, is_single
+
+
+def _hints(times: Times, shift: int) -> "array[int]":
+    """For each position, the sentinel's and one past the last included, the first position at
+    which a time minus the shift would be inserted. Positions count the sentinel, hence the 1."""
+    inner = np.searchsorted(times, times - shift) + 1
+    return array("i", [1, *inner.tolist(), len(times) + 1])
