@@ -260,10 +260,8 @@ def test_versions_only_grow() -> None:
     before = put(model(1, 2))
     assert broken(put(model(1, 2, 3)), before) == []
     assert "version 2 as absent" in broken(put(model(1)), before)[0]
-    swapped = policy(
-        "model", "m",
-        {"versions": [{"version": "1", "digest": digest(1)}, {"version": "2", "digest": digest(5)}]},
-    )  # fmt: skip
+    rows = [{"version": "1", "digest": digest(1)}, {"version": "2", "digest": digest(5)}]
+    swapped = policy("model", "m", {"versions": rows})
     assert f"version 2 as {digest(5)}" in broken(put(swapped), before)[0]
     assert "version 1 as absent" in broken(put(), before)[0]
 
