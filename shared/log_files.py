@@ -63,26 +63,28 @@ class LogFile:
         self._close_file()
 
     def _write_queued(self) -> None:
-        if self.dropped != self._dropped_told:
-            self._lines.append(self._drop_record())
+        """Write what waits; what cannot be written is dropped, and told once it can be."""
+        dropped = self.dropped
+        if dropped != self._dropped_told:
+            if not self._append([_drop_record(dropped - self._dropped_told)]):
+                return
+            self._dropped_told = dropped
         while self._lines:
             batch, size = [], 0
             while self._lines and size < batch_bytes_max:
                 batch.append(self._lines.popleft())
                 size += len(batch[-1])
-            try:
-                self._write(b"".join(batch))
-            except OSError as error:
+            if not self._append(batch):
                 self.dropped += len(batch)
-                self._close_file()
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    return
+                return
 
-    def _drop_record(self) -> bytes:
-        count = self.dropped - self._dropped_told
-        self._dropped_told = self.dropped
-        record = {"level": "warning", "event": "log_records_dropped", "count": count}
-        return msgspec.json.encode(record) + b"\n"
+    def _append(self, batch: list[bytes]) -> bool:
+        try:
+            self._write(b"".join(batch))
+        except OSError:
+            self._close_file()
+            return False
+        return True
 
     def _write(self, block: bytes) -> None:
         self._open_current(len(block))
@@ -134,3 +136,8 @@ class LogFile:
                 older.rename(f"{self._path}.{number}")
         if self._files_max == 1:
             self._path.unlink(missing_ok=True)
+
+
+def _drop_record(count: int) -> bytes:
+    record = {"level": "warning", "event": "log_records_dropped", "count": count}
+    return msgspec.json.encode(record) + b"\n"

@@ -19,7 +19,7 @@ from supervisor.instance import Instance
 from supervisor.reaper import Reaper
 from supervisor.sockets import Listeners
 from supervisor.spawn import facts_file, spawn
-from supervisor.spec import ChildSpec, drain_child_s
+from supervisor.spec import ChildSpec
 from supervisor.stderr import StderrPipe
 from supervisor.variables import variables
 
@@ -60,7 +60,7 @@ class Surroundings:
             standby=standby,
             started_us=clock.monotonic_us(),
             restarts=count,
-            drain_s=drain_child_s,
+            drain_s=spec.drain_s,
             log_bytes_max=limits.log_mib_max * 1024 * 1024,
             log_files_max=limits.log_files_max,
         )

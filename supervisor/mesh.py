@@ -22,6 +22,8 @@ log = logs.get("supervisor.mesh")
 EDGE = "orchestrator"
 """Clients connect here; its health is the mesh's."""
 _kill_s_max = 2.0
+_strangers_rounds_max = 100
+_strangers_pause_s = 0.01
 _template_s_max = 30.0
 
 
@@ -132,7 +134,11 @@ class Mesh:
         waiting = [asyncio.create_task(instance.gone.wait()) for instance in everybody]
         if waiting:
             await asyncio.wait(waiting, timeout=_kill_s_max)
-        self._reaper.kill_strangers()
+        # What they leave behind comes to us only when they have ended, children after parents.
+        for _ in range(_strangers_rounds_max):
+            if not self._reaper.kill_strangers():
+                break
+            await asyncio.sleep(_strangers_pause_s)
 
     def _make_template(self) -> Template | None:
         if self.spec.template is None:

@@ -23,7 +23,7 @@ from supervisor.spec import drain_s
 from supervisor.status import MeshStatus
 from supervisor.tree import tree
 
-__all__ = ["Finding", "NotRunning", "doctor", "restart", "start", "status", "stop"]
+__all__ = ["Finding", "HomeError", "NotRunning", "doctor", "restart", "start", "status", "stop"]
 
 READY_VARIABLE = "MORTISE_READY"
 """The descriptor on which a detached supervisor says that the mesh is ready."""
@@ -63,14 +63,15 @@ def stop(home: Path) -> int:
     run_dir = Home(home).run_dir
     if not is_held(run_dir):
         raise NotRunning(home)
+    pid = holder(run_dir)
     try:
         control.ask(run_dir, Command("stop"), stop_s_max)
     except OSError:
         _signal_holder(run_dir)
     ends_s = time.monotonic() + stop_s_max
-    while is_held(run_dir):
+    while is_held(run_dir) or _is_alive(pid):
         if time.monotonic() > ends_s:
-            raise HomeError(f"pid {holder(run_dir)} did not stop within {stop_s_max:g} s")
+            raise HomeError(f"pid {pid} did not stop within {stop_s_max:g} s")
         time.sleep(_poll_s)
     return 0
 
@@ -82,7 +83,10 @@ def status(home: Path) -> dict[str, Any]:
     run_dir = place.run_dir
     if not is_held(run_dir):
         return {"running": False, "state": "down", "home": str(place.path), "children": []}
-    answer = control.ask(run_dir, Command("status"), ask_s_max)
+    try:
+        answer = control.ask(run_dir, Command("status"), ask_s_max)
+    except (FileNotFoundError, ConnectionError):  # before the start, or after the end
+        return {"running": True, "state": "changing", "home": str(place.path), "children": []}
     return dict(msgspec.to_builtins(msgspec.convert(answer["status"], MeshStatus)))
 
 
@@ -98,6 +102,14 @@ def restart(home: Path, service: str, index: int = 0) -> int:
     if "error" in answer:
         raise HomeError(str(answer["error"]))
     return int(answer["pid"])
+
+
+def _is_alive(pid: str) -> bool:
+    """Whether the process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _signal_holder(run_dir: Path) -> None:

@@ -14,7 +14,7 @@ from shared.clock import Clock
 from supervisor.instance import Instance
 from supervisor.launcher import Launcher
 from supervisor.restart import Intensity, Restarts
-from supervisor.spec import ChildSpec, drain_child_s
+from supervisor.spec import ChildSpec
 
 log = logs.get("supervisor.slot")
 standby_delay_s = 0.3
@@ -141,7 +141,7 @@ class Slot:
         for instance in everybody:
             instance.terminate()
         for instance in everybody:
-            await _wait(instance.gone, drain_child_s)
+            await _wait(instance.gone, self.spec.drain_s)
             instance.kill("did not drain in time")
 
     def kill(self) -> None:
@@ -190,7 +190,9 @@ class Slot:
         if self.active is instance:
             self.active = None
         instance.terminate()
-        asyncio.get_running_loop().call_later(drain_child_s, instance.kill, "did not drain in time")
+        asyncio.get_running_loop().call_later(
+            self.spec.drain_s, instance.kill, "did not drain in time"
+        )
 
     def _changed(self, instance: Instance) -> None:
         if instance.state == "gone":

@@ -10,11 +10,8 @@ ORDER = ("control_plane", "data_fabric", "model_runtime", "orchestrator")
 """Order of starting; the drain goes the other way, so the edge closes first."""
 _SAFE_PATH = "-P"
 """Without it `python -m` would import from the current directory before our tree."""
-drain_child_s = 5.0
 drain_s = 12.0
 """The whole mesh; what is left then is killed."""
-
-assert drain_child_s < drain_s, "one child cannot use up the budget of all"
 
 
 def module_command(module: str) -> tuple[str, ...]:
@@ -25,7 +22,8 @@ def module_command(module: str) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
     """One child. `has_standby`: a second, ready one takes over; `overlaps`: a successor may run
-    beside it; `is_forked`: it comes from the template. `memory_mib_max` 0 sets no limit."""
+    beside it; `is_forked`: it comes from the template. `memory_mib_max` 0 sets no limit. After
+    `drain_s` seconds of draining it is killed."""
 
     service: str
     index: int
@@ -35,6 +33,10 @@ class ChildSpec:
     is_forked: bool = False
     threads: int = 1
     memory_mib_max: int = 0
+    drain_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        assert self.drain_s < drain_s, "one child cannot use up the budget of all"
 
     @property
     def label(self) -> str:

@@ -154,6 +154,14 @@ def state(pid: int) -> str:
         return ""
 
 
+def parent_of(pid: int) -> int:
+    """The parent's pid; 0 when the process has gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
 def folder(pid: int) -> str:
     """The working directory of a process; "" when it has gone."""
     try:

@@ -15,16 +15,26 @@ from supervisor.tree import tree
 TOY = str(Path(__file__).with_name("toy.py"))
 
 
+SPIN = ("-I", "-S", "-c", "raise SystemExit(3)")
+"""Ends at once: nothing of ours is imported."""
+
+
+def command(service: str, behaviour: str) -> tuple[str, ...]:
+    """The interpreter's arguments for a toy."""
+    return SPIN if behaviour == "spin" else (TOY, service, behaviour)
+
+
 def make_spec(wish: dict[str, Any]) -> MeshSpec:
     """The specification that a test asks for."""
     children = tuple(
         ChildSpec(
             service,
             0,
-            (TOY, service, row.get("behaviour", "good")),
+            command(service, row.get("behaviour", "good")),
             has_standby=row.get("standby", False),
             overlaps=row.get("overlaps", True),
             is_forked=row.get("forked", False),
+            drain_s=row.get("drain_s", 2.0),
         )
         for service, row in wish["children"].items()
     )

@@ -1,0 +1,66 @@
+"""Homes that cannot be used: each refusal names what is wrong and what to do; nothing starts."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.toys.harness import ROOT
+
+
+def start(home: Path) -> subprocess.CompletedProcess[str]:
+    """`python -m supervisor start` on a home that should be refused."""
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor", "start", "--home", home],
+        cwd=ROOT, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+
+
+def test_no_home_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    """Where there is no home, `start` prints the exact `mortise init` line."""
+    refused = start(tmp_path / "x")
+    assert refused.returncode == 1
+    assert f"mortise init {tmp_path / 'x'} --example flights" in refused.stderr
+
+
+def test_a_broken_file_is_refused_without_a_traceback(tmp_path: Path) -> None:
+    """Garbage in mortise.toml: exit 1 and one line. Each kind has its test beside `home.parse`."""
+    (tmp_path / "mortise.toml").write_text("\0\1garbage")
+    refused = start(tmp_path)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("mortise.toml: ")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_full_disk_is_refused_by_name(tmp_path: Path) -> None:
+    """A home on a full disk: exit 1 and the reason, nothing left running."""
+    home = tmp_path / "full"
+    home.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", home],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+    try:
+        (home / "mortise.toml").write_text("home_version = 1\n")
+        fill(home / "ballast")
+        refused = start(home)
+        assert refused.returncode == 1
+        assert os.strerror(errno.ENOSPC) in refused.stderr
+        assert "Traceback" not in refused.stderr
+    finally:
+        subprocess.run(["umount", "-l", home], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until the file system is full."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                continue
+        except OSError as error:
+            assert error.errno == errno.ENOSPC  # noqa: PT017 — the fixture's aim, not the test's
