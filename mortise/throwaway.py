@@ -85,7 +85,7 @@ class Mesh:
         bound = [sys.executable, "-c", _BOUND, str(os.getpid())]
         with self.log.open("wb") as log:
             return subprocess.Popen(
-                [*bound, "-m", "mortise", "start", "--home", str(self.home)],
+                [*bound, "-P", "-m", "mortise", "start", "--home", str(self.home)],
                 cwd=self._folder,
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
@@ -122,7 +122,17 @@ def failed_checks(socket: str) -> list[str]:
 
     In a process of its own: the test's own packages may have the names of ours.
     """
-    command = [sys.executable, "-m", "mortise", "contracts", "verify", "--socket", socket, "--json"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "mortise",
+        "contracts",
+        "verify",
+        "--socket",
+        socket,
+        "--json",
+    ]
     done = subprocess.run(command, env=_environment(), capture_output=True, check=False)
     if not done.stdout:
         return [done.stderr.decode(errors="replace")]
