@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
     is aborted; `fault` says why we closed, and is None when the peer did.
     """
 
-    __slots__ = ("_awaits_flush", "_flusher", "_framer", "_in_chunk", "fault", "out",
+    __slots__ = ("_awaits_flush", "_flusher", "_framer", "_in_chunk", "fault", "is_closing", "out",
                  "reader_is_slow", "transport")  # fmt: skip
 
     def __init__(self, flusher: Flusher, held: HeldBytes) -> None:
@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
         self.out = bytearray()
         self.reader_is_slow = False
         self.fault: str | None = None
+        self.is_closing = False
         self._flusher = flusher
         self._framer = Framer(held)
         self._in_chunk = False
@@ -112,7 +113,8 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Send what is waiting, then close; a reader that does not take it is aborted."""
         self.flush()
-        if self.transport is not None and not self.transport.is_closing():
+        if self.transport is not None and not self.is_closing:
+            self.is_closing = True
             self.transport.close()
             self._flusher.loop.call_later(close_s_max, self.abort, SLOW_READER)
 
@@ -120,6 +122,7 @@ class Connection(asyncio.Protocol):
         """Close at once; unsent bytes are dropped."""
         if self.transport is None:
             return
+        self.is_closing = True
         if self.fault is None:
             self.fault = fault
         self.out = bytearray()
@@ -134,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, chunk: bytes) -> None:
         """The loop's: some bytes."""
-        if self.fault is None:
+        if not self.is_closing:
             self.chunk_arrived()
             self._handle(self._framer.feed(chunk))
 
@@ -152,12 +155,12 @@ class Connection(asyncio.Protocol):
                     self.fault = "not a MessagePack-RPC message"
             else:
                 self.received(envelope)
-            if self.fault is not None:
+            if self.fault is not None or self.is_closing:
                 break
         self._in_chunk = False
         if later and self.fault is None:
             self._read_later(later)
-        elif self._framer.fault is not None and self.fault is None:
+        elif self.fault is None:
             self.fault = self._framer.fault
         if self.fault is not None:
             self.close()
@@ -172,7 +175,7 @@ class Connection(asyncio.Protocol):
         transport.pause_reading()
 
         def go_on() -> None:
-            if self.transport is not None and not self.transport.is_closing():
+            if not self.is_closing:
                 transport.resume_reading()
                 self._handle(frames)
 
@@ -192,6 +195,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The loop's: over."""
+        self.is_closing = True
         self.transport = None
         self._framer.close()
         self.lost()

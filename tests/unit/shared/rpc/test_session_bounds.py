@@ -1,0 +1,113 @@
+"""What one connection may cost: streams, slow readers, floods."""
+
+import msgpack
+import msgspec
+
+from contracts.errors import MeshError
+from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
+from shared.rpc.call import Call
+from shared.rpc.connection import SLOW_READER, frames_per_turn_max
+from tests.unit.shared.rpc.fakes import Held, Stage, notification, request
+
+BODY = {"model_name": "tiny", "text": ["a"]}
+ANSWER = msgspec.Raw(msgpack.packb({"answer": 1}))
+
+
+def test_stream_items_come_before_the_answer_and_are_numbered() -> None:
+    """[2, "stream", [msgid, sequence, item]] for each, then the response."""
+    held = Held()
+    stage = Stage({"infer": held})
+    session, transport = stage.connect()
+    session.data_received(request(1, "infer", BODY, {"stream": True}))
+    call = held.calls[0]
+    assert call.stream({"index": 0})
+    assert call.stream(msgspec.Raw(msgpack.packb({"index": 1})))
+    call.reply(ANSWER)
+    stage.loop.turn()
+    assert transport.messages() == [
+        [2, "stream", [1, 0, {"index": 0}]],
+        [2, "stream", [1, 1, {"index": 1}]],
+        [1, 1, None, {"answer": 1}],
+    ]
+
+
+def test_a_slow_reader_pauses_its_streams_and_resumes_them() -> None:
+    """stream says False over stream_pause_bytes, and on_resume comes when it has read."""
+    held = Held()
+    stage = Stage({"infer": held})
+    session, transport = stage.connect()
+    transport.reader_reads = False
+    session.data_received(request(1, "infer", BODY, {"stream": True}))
+    call = held.calls[0]
+    resumed: list[bool] = []
+    call.on_resume = lambda: resumed.append(True)
+    item = {"text": "x" * 10_000}
+    sent = 0
+    while call.stream(item):
+        stage.loop.turn()
+        sent += 1
+    assert abs(sent * 10_050 - stream_pause_bytes) <= 2 * 10_050
+    assert resumed == []
+    transport.read_all()
+    assert resumed == [True]
+    assert call.stream(item)
+
+
+def test_a_reader_that_never_reads_is_aborted() -> None:
+    """At write_buffer_bytes_max, whatever the handler does; its calls are cancelled."""
+    held = Held()
+    stage = Stage({"infer": held})
+    session, transport = stage.connect()
+    transport.reader_reads = False
+    session.data_received(request(1, "infer", BODY, {"stream": True}))
+    item = {"text": "x" * 1_000_000}
+    for _ in range(40):
+        held.calls[0].stream(item)
+        stage.loop.turn()
+    assert transport.is_aborted
+    assert held.cancelled == [1]
+    assert session.fault == SLOW_READER
+    assert stage.counts["aborted_slow_readers"] == 1
+    assert len(transport.written) <= write_buffer_bytes_max + 1_000_100
+
+
+def test_answers_of_a_single_turn_are_bounded_too() -> None:
+    """Many requests in a chunk for a large answer: 33 of a megabyte are too many."""
+    large = msgspec.Raw(b"\xc6" + (1 << 20).to_bytes(4, "big") + b"\0" * (1 << 20))
+    stage = Stage({"models": lambda _: large})
+    session, transport = stage.connect()
+    session.data_received(b"".join(request(n, "models") for n in range(40)))
+    assert transport.is_aborted
+    assert stage.counts["aborted_slow_readers"] == 1
+
+
+def test_many_messages_of_a_chunk_share_the_loop_with_others() -> None:
+    """At most frames_per_turn_max a turn; nothing more is read meanwhile, nothing is lost."""
+    stage = Stage()
+    session, transport = stage.connect()
+    session.data_received(b"".join(request(n, "ping") for n in range(frames_per_turn_max * 2 + 1)))
+    assert len(transport.messages()) == frames_per_turn_max
+    assert transport.is_paused
+    stage.loop.turn()
+    assert len(transport.messages()) == frames_per_turn_max
+    stage.loop.turn()
+    assert [m[1] for m in transport.messages()] == [frames_per_turn_max * 2]
+    assert not transport.is_paused
+
+
+def test_hooks_hear_of_every_end() -> None:
+    """With the name of the error, or nothing."""
+    ended: list[tuple[int, str]] = []
+
+    class Hooks:
+        def ended(self, call: Call) -> None:
+            """Remember it."""
+            ended.append((call.msgid, call.error_name))
+
+    held = Held()
+    stage = Stage({"infer": held}, hooks=Hooks())
+    session, _ = stage.connect()
+    session.data_received(request(1, "ping") + request(2, "infer", BODY))
+    session.data_received(request(3, "infer", BODY) + notification("cancel", 3))
+    held.calls[0].fail(MeshError("MODEL_UNKNOWN", "x"))
+    assert ended == [(1, ""), (3, "CANCELLED"), (2, "MODEL_UNKNOWN")]
