@@ -67,12 +67,13 @@ def _only_version(answer: Record) -> str:
 
 def _show_trace(answer: Record) -> None:
     facts = [(name, answer[name]) for name in answer if name not in _DRAWN]
-    combination = answer.combination
-    facts += [
-        ("model", f"{combination.model_name} version {combination.model_version}"),
-        ("policy", combination.policy_version),
-        *combination.lineage.items(),
-    ]
+    combination = answer.get("combination")  # none when it was refused before a model was chosen
+    if combination is not None:
+        facts += [
+            ("model", f"{combination.model_name} version {combination.model_version}"),
+            ("policy", combination.policy_version),
+            *combination.lineage.items(),
+        ]
     print_table(("", ""), facts)
     stages = [(name, us / 1_000) for name, us in answer.timing_us.items() if name != "hops"]
     print_table(("stage", "ms"), stages)

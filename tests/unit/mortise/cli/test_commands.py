@@ -270,6 +270,21 @@ def test_apply_reads_both_forms(
     assert "is active" in capsys.readouterr().out
 
 
+def test_the_trace_of_a_refused_request_has_no_combination(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Refused before a model was chosen: status, times and hops are still shown."""
+    whole = sample(METHODS["control_plane"]["trace"].response)
+    refused = {name: value for name, value in whole.items() if name != "combination"}
+
+    def behaviour(number: int, frame: list[Any]) -> Iterable[Step]:
+        yield reply(frame, refused)
+
+    with FakeServer(behaviour, service="control_plane") as server:
+        assert run(["trace", TRACE, "--home", str(server.home)]) == 0
+    assert "tenant_id" in capsys.readouterr().out
+
+
 def test_snapshot_writes_the_version_file(tmp_path: Path) -> None:
     """`.ai-version` is JSON with exactly data, model, infra and policy."""
     file = tmp_path / ".ai-version"
