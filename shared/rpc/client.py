@@ -99,9 +99,9 @@ class RpcClient:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    await self._connected.wait()
+                    link = await self._wait_link()
                     try:
-                        return await self._ask(remote, body, trace_id, deadline_s, on_item)
+                        return await self._ask(link, remote, body, trace_id, deadline_s, on_item)
                     except ConnectionLost:
                         if not retries:
                             raise
@@ -136,7 +136,7 @@ class RpcClient:
                 remote, body, on_answer, trace_id=trace_id, deadline_ms=deadline_ms
             )
         except MeshError as error:
-            self._loop.call_soon(on_answer, None, error)
+            asyncio.get_running_loop().call_soon(on_answer, None, error)
             return NOT_SENT
 
     def cancel(self, msgid: int) -> None:
@@ -150,8 +150,9 @@ class RpcClient:
         if self._dialing is not None:
             self._dialing.cancel()
             await asyncio.wait({self._dialing}, timeout=close_s_max)
-        for link in self._links:
+        for link in list(self._links):
             link.abort(CLOSED)
+        self._connected.set()  # wakes whoever waits for a connection that will not come
         with contextlib.suppress(TimeoutError):  # a loop that is about to end may not report it
             async with asyncio.timeout(close_s_max):
                 while self._links:
@@ -160,17 +161,22 @@ class RpcClient:
 
     # One request.
 
+    async def _wait_link(self) -> Link:
+        while self._link is None:
+            if self._is_closed:
+                raise self._unavailable("the client is closed")
+            await self._connected.wait()
+        return self._link
+
     async def _ask(
         self,
+        link: Link,
         remote: RemoteMethod,
         body: Any,
         trace_id: str,
         deadline_s: float,
         on_item: OnItem | None,
     ) -> Any:
-        link = self._link
-        if link is None:
-            raise ConnectionLost(f"{remote.row.name}: {self._failure}")
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def on_answer(result: Any, error: MeshError | None) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 
 from contracts.errors import MeshError
-from contracts.frames import Context, Envelope, Notification, Response
+from contracts.frames import Envelope, Notification, Response
 from contracts.limits import PROTOCOL_VERSION, frame_bytes_max, in_flight_per_connection_max
 from contracts.methods import Method
-from contracts.types import UNSET
 from shared.rpc.connection import Connection, Flusher
 from shared.wire import codec
 from shared.wire.framing import HeldBytes
@@ -110,7 +109,8 @@ class Link(Connection):
         msgid = self._free_msgid()
         out = self.out
         mark = len(out)
-        params = (body, self._context(trace_id, deadline_ms, on_item is not None))
+        context = self._context(trace_id, deadline_ms, on_item is not None)
+        params = (body, context) if context else (body,)
         try:
             codec.encode_into((0, msgid, row.name, params), out, -1)
         except BaseException:
@@ -134,15 +134,22 @@ class Link(Connection):
         self.sent()
         self._close_if_done()
 
-    def _context(self, trace_id: str, deadline_ms: int | None, stream: bool) -> Context:
-        """Announces our protocol once per connection, so that the server may send goaway."""
-        announced, self._is_announced = self._is_announced, True
-        return Context(
-            trace_id=trace_id or UNSET,
-            deadline_ms=UNSET if deadline_ms is None else deadline_ms,
-            stream=stream,
-            protocol_version=UNSET if announced else PROTOCOL_VERSION,
-        )
+    def _context(self, trace_id: str, deadline_ms: int | None, stream: bool) -> dict[str, Any]:
+        """The given fields of a `contracts.frames.Context`.
+
+        Our protocol is announced once per connection, so that the server may send goaway.
+        """
+        context: dict[str, Any] = {}
+        if trace_id:
+            context["trace_id"] = trace_id
+        if deadline_ms is not None:
+            context["deadline_ms"] = deadline_ms
+        if stream:
+            context["stream"] = True
+        if not self._is_announced:
+            self._is_announced = True
+            context["protocol_version"] = PROTOCOL_VERSION
+        return context
 
     def _free_msgid(self) -> int:
         while True:  # ends: far fewer are waiting than there are numbers
