@@ -29,6 +29,12 @@ class Ready(Message, frozen=True):
     durations_s: dict[str, float]
 
 
+class Durations(Message, frozen=True):
+    """Child: seconds of its steps again, after more of them were done (a model loaded)."""
+
+    durations_s: dict[str, float]
+
+
 class Beat(Message, frozen=True):
     """Child, each `heartbeat_s`: its loop turns; `lag_s` is how late this beat was."""
 
@@ -51,7 +57,7 @@ class Stop(Message, frozen=True):
     """Supervisor: a successor stands ready; accept no more."""
 
 
-FromChild = Hello | Ready | Beat | Promoted | Stopped
+FromChild = Hello | Ready | Durations | Beat | Promoted | Stopped
 FromSupervisor = Promote | Stop
 _encoder = msgspec.msgpack.Encoder()
 _from_child = msgspec.msgpack.Decoder(FromChild)

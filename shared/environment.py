@@ -1,6 +1,7 @@
 """What a service process knows of its surroundings: identity, folders, its table, its clock."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,19 @@ _test_cores = 2
 
 
 class StartupReport:
-    """Seconds of each step of a start, in order; the supervisor prints them."""
+    """Seconds of each step of a start, in order; the supervisor prints them.
+
+    `on_add` is called after each change, also those that come after READY.
+    """
 
     def __init__(self) -> None:
         self.durations_s: dict[str, float] = {}
+        self.on_add: Callable[[], object] = lambda: None
 
     def add(self, name: str, seconds: float) -> None:
         """Count `seconds` for a step such as "map" or "warm"; a step may come in parts."""
         self.durations_s[name] = self.durations_s.get(name, 0.0) + seconds
+        self.on_add()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,17 @@ from typing import Any
 
 from contracts.limits import heartbeat_s
 from shared import logs
-from shared.channel import Beat, Channel, Message, Promote, Promoted, Ready, Stop, Stopped
+from shared.channel import (
+    Beat,
+    Channel,
+    Durations,
+    Message,
+    Promote,
+    Promoted,
+    Ready,
+    Stop,
+    Stopped,
+)
 from shared.environment import Environment
 from shared.inheritance import Inheritance
 from shared.service import Service, build_server
@@ -65,6 +75,7 @@ class Life:
         if sum(durations_s.values()) == reported_s and not set(durations_s) - {"import", "fork"}:
             durations_s["start"] = self._clock.monotonic() - begun_s
         self._channel.send(Ready(durations_s))
+        self._environment.startup.on_add = lambda: self._channel.send(Durations(durations_s))
         log.info("ready", standby=self._environment.standby, durations_s=durations_s)
 
     async def _activate(self) -> None:

@@ -1,39 +1,81 @@
-"""The lines that a start prints: pure text from what is known."""
+"""What a start prints: each process as it becomes ready, then the socket and a line to try."""
 
+from collections.abc import Callable
+
+from contracts.service import Health
+from shared import logs
 from shared.home import Home
 from shared.inheritance import log_path
 from supervisor.instance import Instance
 from supervisor.mesh import EDGE, Mesh
 from supervisor.slot import Slot
 
+log = logs.get("supervisor.announce")
+Say = Callable[[str], None]
 _stderr_lines = 8
 
 
-def up_lines(slot: Slot, instance: Instance) -> list[str]:
-    """One process is up: how long each step of its start took."""
-    steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in instance.durations_s.items())
-    total_s = instance.answered_s - instance.started_s
-    return [f"{slot.spec.label:<16} up in {total_s:.2f} s ({steps}) pid {instance.pid}"]
+class Announcer:
+    """Says each thing once, through `say`; whoever reads may be gone, which stops nothing."""
 
+    def __init__(self, say: Say) -> None:
+        self._sink = say
+        self._is_heard = True
+        self._said: set[str] = set()
+        self._is_starting = True
 
-def ready_line(mesh: Mesh, home: Home, seconds: float) -> list[str]:
-    """The mesh is up: its socket and something to try."""
-    lines = [f"{'mesh':<16} {'ready' if mesh.is_ready else 'live'} in {seconds:.2f} s"]
-    if not mesh.is_ready:
-        lines.append("no policy yet: publish a model, then promote it")
-    lines.append(f"socket: {home.socket_path(EDGE)}")
-    lines.append(f"try: mortise status --home {home.path}")
-    return lines
+    def forks(self, template: Instance) -> None:
+        """The template has imported the backend."""
+        if self._is_starting:
+            self._say_steps("template", template, template.ready_s)
 
+    def answered(self, slot: Slot, instance: Instance, health: Health) -> None:
+        """A service answered: announce it when it is ready by its own word."""
+        if instance.identity in self._said or not health.ready:
+            return
+        self._said.add(instance.identity)
+        if self._is_starting:
+            self._say_steps(slot.spec.label, instance, instance.answered_s)
+        else:
+            log.info("child_ready", child=slot.spec.label, pid=instance.pid)
 
-def failure_lines(mesh: Mesh, home: Home, reason: str) -> list[str]:
-    """Why the mesh cannot be ready, with the last words of whoever failed."""
-    lines = [f"cannot start: {reason}"]
-    for slot in mesh.slots:
-        if slot.restarts.is_degraded:
-            lines += [f"  {line}" for line in slot.last_words[-_stderr_lines:]]
-            path = log_path(home.path, slot.spec.service, slot.spec.index)
-            lines.append(f"  log: {path}")
-    if mesh.template is not None and mesh.template.restarts.is_degraded:
-        lines += [f"  {line}" for line in mesh.template.last_words[-_stderr_lines:]]
-    return lines
+    def ready(self, mesh: Mesh, home: Home, seconds: float) -> None:
+        """The mesh is up; the last line of a start."""
+        for slot in mesh.slots:
+            if slot.active is not None and slot.active.identity not in self._said:
+                self._say_steps(slot.spec.label, slot.active, slot.active.answered_s)
+        self._is_starting = False
+        self._say(f"{'mesh':<16} {'ready' if mesh.is_ready else 'live'} in {seconds:.2f} s")
+        if not mesh.is_ready:
+            self._say("no policy yet: publish a model, then promote it")
+        self._say(f"socket: {home.socket_path(EDGE)}")
+        self._say(f"try: mortise status --home {home.path}")
+
+    def failed(self, mesh: Mesh, home: Home, reason: str) -> None:
+        """Why the mesh cannot be ready, with the last words of whoever failed."""
+        self._say(f"cannot start: {reason}")
+        for slot in mesh.slots:
+            if slot.restarts.is_degraded:
+                self._say_words(slot.last_words)
+                service, index = slot.spec.service, slot.spec.index
+                self._say(f"  log: {log_path(home.path, service, index)}")
+        if mesh.template is not None and mesh.template.restarts.is_degraded:
+            self._say_words(mesh.template.last_words)
+
+    def _say_steps(self, label: str, instance: Instance, until_s: float) -> None:
+        steps = ", ".join(f"{name} {took:.3f}" for name, took in instance.durations_s.items())
+        total_s = until_s - instance.started_s
+        self._say(f"{label:<16} ready in {total_s:.2f} s ({steps}) pid {instance.pid}")
+
+    def _say_words(self, lines: list[str]) -> None:
+        for line in lines[-_stderr_lines:]:
+            self._say(f"  {line}")
+
+    def _say(self, line: str) -> None:
+        if not self._is_heard:
+            return
+        try:
+            self._sink(line)
+        except OSError as error:
+            self._is_heard = False
+            log.info("nobody_reads", reason=str(error))

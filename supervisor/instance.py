@@ -6,7 +6,18 @@ import signal
 from collections.abc import Callable
 from typing import Literal
 
-from shared.channel import Beat, Channel, Hello, Message, Promote, Promoted, Ready, Stop, Stopped
+from shared.channel import (
+    Beat,
+    Channel,
+    Durations,
+    Hello,
+    Message,
+    Promote,
+    Promoted,
+    Ready,
+    Stop,
+    Stopped,
+)
 from shared.clock import Clock
 from supervisor.liveness import Signs
 from supervisor.reaper import Exit
@@ -61,6 +72,8 @@ class Instance:
                 self.accepting = not self.is_standby
                 self.ready_or_gone.set()
                 self._change("ready")
+            case Durations(durations_s):
+                self.durations_s |= durations_s
             case Beat(lag_s):
                 self.beat_s, self.lag_s = now_s, lag_s
             case Promoted():

@@ -30,8 +30,9 @@ _template_s_max = 30.0
 class Mesh:
     """The children of one home. Made inside the loop; every method runs on it.
 
-    `on_up(slot, instance)` is called once for each active instance, when it has answered a probe;
-    its `durations_s["probe"]` is set by then. `changed` is set at every event worth a look.
+    `on_answer(slot, instance, health)` is called whenever an active instance answers a probe with
+    its health, `on_template` when a template can fork. `changed` is set at every event worth a
+    look.
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class Mesh:
         self.spec = spec
         self.started_s = clock.monotonic()
         self.changed = asyncio.Event()
-        self.on_up: Callable[[Slot, Instance], None] = lambda slot, instance: None
+        self.on_answer: Callable[[Slot, Instance, Health], None] = lambda *_: None
+        self.on_template: Callable[[Instance], None] = lambda instance: None
         self._clock, self._listeners = clock, listeners
         self._reaper = Reaper()
         self._launcher = Launcher(surroundings, listeners, self._reaper, clock)
         self._suspension = Suspension(spec.patience)
-        self._seen_up: set[str] = set()
         self.slots = [
             Slot(
                 child,
@@ -166,6 +167,7 @@ class Mesh:
         for slot in self.slots:
             if slot.spec.is_forked:
                 slot.retry()
+        self.on_template(instance)
         self.changed.set()
 
     async def _renew_template(self, template: Template) -> str | None:
@@ -199,13 +201,11 @@ class Mesh:
             return
         now_s = self._clock.monotonic()
         active.answered_s = now_s
-        if active.identity not in self._seen_up and active.accepting and health is not None:
-            self._seen_up = {i.identity for i in self._instances()} & self._seen_up
-            self._seen_up.add(active.identity)
+        if health is not None:
             if not active.is_standby:
-                active.durations_s["probe"] = now_s - active.ready_s
-            self.on_up(slot, active)
-            if all(s.active is not None and s.active.identity in self._seen_up for s in self.slots):
+                active.durations_s.setdefault("probe", now_s - active.ready_s)
+            self.on_answer(slot, active, health)
+            if self.is_live:
                 for other in self.slots:
                     other.allow_standby()
         self.changed.set()

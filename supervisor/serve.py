@@ -14,7 +14,7 @@ from shared.clock import SYSTEM
 from shared.home import Config, Home
 from shared.log_files import LogFile
 from supervisor import control, scrape
-from supervisor.announce import failure_lines, ready_line, up_lines
+from supervisor.announce import Announcer, Say
 from supervisor.control import Control
 from supervisor.hardening import harden
 from supervisor.jemalloc import find_jemalloc
@@ -27,7 +27,6 @@ from supervisor.tree import check_tree, tree
 
 log = logs.get("supervisor")
 TITLE = "mortise-supervisor"
-Say = Callable[[str], None]
 MakeSpec = Callable[[Config], MeshSpec]
 
 
@@ -131,18 +130,18 @@ async def _supervise(
         await commands.start(bind(paths[0]))
         await metrics.start(bind(paths[1]), surroundings.config.supervisor.metrics)
         log.info("supervisor_started", pid=os.getpid(), infra=surroundings.infra)
-        mesh.on_up = lambda slot, instance: _said(say, up_lines(slot, instance))
+        announcer = Announcer(say)
+        mesh.on_answer, mesh.on_template = announcer.answered, announcer.forks
         mesh.start()
         reason = await _wait_ready(mesh, stop)
         if stop.is_set():
             return 0
         if reason is not None:
             log.error("start_failed", reason=reason)
-            _said(say, failure_lines(mesh, home, reason))
+            announcer.failed(mesh, home, reason)
             return 1
-        _said(say, ready_line(mesh, home, SYSTEM.monotonic() - mesh.started_s))
+        announcer.ready(mesh, home, SYSTEM.monotonic() - mesh.started_s)
         on_ready()
-        mesh.on_up = lambda slot, instance: log.info("child_up", child=slot.spec.label)
         await stop.wait()
         return 0
     finally:
@@ -194,16 +193,6 @@ def _missing(mesh: Mesh) -> str:
         elif not health.ready and (slot.spec.service == EDGE or health.reasons):
             parts.append(f"{slot.spec.label}: {', '.join(health.reasons) or 'not ready'}")
     return "; ".join(parts)
-
-
-def _said(say: Say, lines: list[str]) -> None:
-    """Whoever reads may be gone; that stops nothing."""
-    for line in lines:
-        try:
-            say(line)
-        except OSError as error:
-            log.info("nobody_reads", reason=str(error))
-            return
 
 
 def say_stdout(line: str) -> None:

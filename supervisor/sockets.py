@@ -87,10 +87,10 @@ def bind(path: Path) -> socket.socket:
 
     Call it with the run directory locked.
     """
-    path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     before = os.umask(0o177)
     try:
+        path.unlink(missing_ok=True)
         sock.bind(os.fspath(path))
         sock.listen(listen_backlog)
     except OSError as error:
