@@ -1,20 +1,19 @@
 """The answer of a request whose parts all came back, and its receipt.
 
-What an answer shares with others (lineage) was encoded before and is spliced; so are a classifier's
-predictions. Tensors are the runtime's bytes, not copied before the frame is written.
+What an answer shares with others (lineage) was encoded before and is spliced as `msgspec.Raw`; so
+are a classifier's predictions. Tensors are the runtime's bytes, not copied before the frame is
+written.
 """
 
-from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, UnsetType
 
 from contracts.errors import ErrorBody, MeshError
-from contracts.inference import Item, Mark, Prediction, Tensor, Usage, Variant
-from contracts.lineage import Receipt
-from contracts.stages import Hop, Timing
-from contracts.types import Open
+from contracts.inference import InferenceResponse, Item, Mark, Prediction, Tensor, Usage
+from contracts.lineage import Lineage, Receipt
+from contracts.stages import Hop
 from services.orchestrator.batching import keep_rows
 from services.orchestrator.combinations import Combined
 from services.orchestrator.execution import join
@@ -23,28 +22,6 @@ from services.orchestrator.request import Part, Work
 from services.orchestrator.stamps import timing
 
 _OK = Item(status="ok")
-
-
-class Spliced(Open, frozen=True, kw_only=True, gc=False):
-    """`InferenceResponse` as it is sent for models without text: the same fields in the same order,
-    some of them already encoded."""
-
-    id: str
-    trace_id: str
-    model_name: str
-    model_version: str
-    policy_version: int
-    variant: Variant
-    degraded: bool
-    marks: Sequence[Mark]
-    outputs: list[Tensor]
-    predictions: Raw | list[Prediction] | UnsetType = UNSET
-    usage: Usage
-    timing_us: Timing
-    lineage: Raw
-    freshness_s: float | UnsetType = UNSET
-    frozen: list[str] | UnsetType = UNSET
-    items: list[Item] | UnsetType = UNSET
 
 
 class Course(NamedTuple):
@@ -95,13 +72,13 @@ def _statuses(part: Part) -> list[Item]:
 
 def conclude(
     work: Work, combined: Combined, course: Course, items: list[Item] | UnsetType
-) -> tuple[Spliced, Receipt]:
+) -> tuple[InferenceResponse, Receipt]:
     """The answer and its receipt; `items` is what `statuses` returned."""
     body, plan, trace_id = work.body, work.plan, work.call.trace_id
     rows = work.rows if items is UNSET else sum(item is _OK for item in items)
     freshness_s, frozen, marks = _features_of(work) if plan.view is not None else _NO_VIEW
     degraded = work.variant == "fallback"
-    answer = Spliced(
+    answer = InferenceResponse(
         id=work.request_id,
         trace_id=trace_id,
         model_name=plan.name,
@@ -114,7 +91,7 @@ def conclude(
         predictions=_predictions_of(work) if plan.labels else UNSET,
         usage=Usage(rows=rows, tokens_in=0, tokens_out=0),
         timing_us=timing(course.stages_us, course.hops),
-        lineage=combined.lineage,
+        lineage=cast(Lineage, combined.lineage),
         freshness_s=freshness_s,
         frozen=frozen or UNSET,
         items=items,
@@ -162,9 +139,10 @@ def _outputs_of(work: Work, rows: int) -> list[Tensor]:
     return tensors
 
 
-def _predictions_of(work: Work) -> Raw | list[Prediction]:
-    if len(work.parts) == 1 and work.parts[0].predictions is not None:
-        return work.parts[0].predictions
+def _predictions_of(work: Work) -> list[Prediction]:
+    """Of a single part what the runtime encoded, which was checked; else the parts' joined."""
+    if len(work.parts) == 1:
+        return cast(list[Prediction], work.parts[0].predictions)
     return list(chain.from_iterable(part.checked for part in work.parts))
 
 

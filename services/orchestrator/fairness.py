@@ -66,8 +66,8 @@ class Flow:
 
 
 class Fair:
-    """Children with weights; `time` is the start of the latest service. Children that are empty
-    are dropped from the heap when they are reached: their start cannot be before `time` there."""
+    """Children with weights; `time` is the start of the latest service. The heap holds those that
+    have something waiting, and some whose parts all left early, until they are reached."""
 
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = weight
@@ -102,8 +102,12 @@ class Fair:
         part = child.pop()
         self.time = start
         child.finish = start + part.good_rows / child.weight
-        self._pushed += 1
-        heapreplace(self._heap, (child.finish, self._pushed, child))
+        if child.head() is None:
+            heappop(self._heap)
+            child.is_active = False
+        else:
+            self._pushed += 1
+            heapreplace(self._heap, (child.finish, self._pushed, child))
         return part
 
 
@@ -127,8 +131,6 @@ class Tenants(Fair):
             self.activate(flow)
 
     def _forget_idle(self) -> None:
-        self._flows = {
-            tenant: flow
-            for tenant, flow in self._flows.items()
-            if flow.is_active or flow.finish > self.time
-        }
+        """Tenants with nothing waiting begin anew; at most those with something are left, and
+        their number is bounded by what may be in flight."""
+        self._flows = {tenant: flow for tenant, flow in self._flows.items() if flow.is_active}

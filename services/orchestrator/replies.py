@@ -3,9 +3,10 @@
 import msgspec
 
 from contracts.errors import MeshError
+from contracts.inference import InferenceResponse
 from contracts.stages import Hop
 from services.orchestrator.access_log import AccessLog
-from services.orchestrator.answer import Course, Spliced, conclude, statuses
+from services.orchestrator.answer import Course, conclude, statuses
 from services.orchestrator.combinations import Combinations
 from services.orchestrator.execution import Batch
 from services.orchestrator.observe import Observed
@@ -36,7 +37,7 @@ class Replies:
         self._observed = observed
         self._access = access
 
-    def make(self, work: Work) -> Spliced:
+    def make(self, work: Work) -> InferenceResponse:
         """Check the answer and write its receipt.
 
         Raises MeshError, and then nothing was written: OUTPUT_INVALID, the error of the rows when

@@ -11,7 +11,7 @@ from services.orchestrator.request import Where, Work
 
 def stage_times(batch: Batch, work: Work, features_s: float, replied_s: float) -> list[int]:
     """Microseconds in the order of STAGES, of a request whose last part came back with `batch`
-    after `features_s` seconds at the fabric; they sum to the time from received to replied.
+    after `features_s` seconds at the fabric; they sum to the time from received to replied (to a microsecond).
 
     `queue` is everything before the batch but features, `batch` assembling it and waiting for the
     runtime's compute, `transfer` what the runtime did not account for between sending and answer.
@@ -24,7 +24,8 @@ def stage_times(batch: Batch, work: Work, features_s: float, replied_s: float) -
     features = min(int(features_s * 1e6), taken)
     wait, tokenize = executed.wait_us, executed.tokenize_us
     forward, postprocess = executed.forward_us, executed.postprocess_us
-    transfer = answered - sent - wait - tokenize - forward - postprocess
+    # Both sides cut to whole microseconds: a transfer of nothing may come out as −1.
+    transfer = max(0, answered - sent - wait - tokenize - forward - postprocess)
     reply = int((replied_s - start_s) * 1e6) - answered
     gathered = sent - taken + wait
     return [taken - features, features, gathered, transfer, tokenize, forward, postprocess, reply]

@@ -1,0 +1,225 @@
+"""Which version answers."""
+
+import hashlib
+from collections import Counter
+
+import pytest
+
+from contracts.errors import MeshError
+from contracts.policies import (
+    SLOTS,
+    Fallback,
+    LimitsPolicy,
+    LimitsSpec,
+    Policy,
+    PriorityPolicy,
+    PrioritySpec,
+    RulePolicy,
+    RuleSpec,
+    Shadow,
+    SplitPolicy,
+    SplitSpec,
+    Then,
+)
+from services.orchestrator.plan import ModelPlan
+from services.orchestrator.routing import RouteTable, unsupported
+from tests.unit.services.orchestrator.making import (
+    TRACE_ID,
+    plan_of,
+    policy_set,
+    published,
+    request,
+)
+
+
+class Replicas:
+    """Says which (name, version) are ready or expected."""
+
+    def __init__(self, *ready: str, expected: tuple[str, ...] = ()) -> None:
+        self.ready, self.expected = ready, expected
+
+    def is_ready(self, plan: ModelPlan) -> bool:
+        """See `routing.Readiness`."""
+        return f"{plan.name}:{plan.version}" in self.ready
+
+    def is_expected(self, plan: ModelPlan) -> bool:
+        """See `routing.Readiness`."""
+        return f"{plan.name}:{plan.version}" in self.expected
+
+
+EVERYTHING = Replicas("tiny:1", "tiny:2", "tiny:3", "small:1")
+
+
+def table(*policies: Policy) -> RouteTable:
+    """The routes of these policies."""
+    return RouteTable(policy_set(*policies, version=7), plan_of)
+
+
+def chosen(routes: RouteTable, replicas: Replicas = EVERYTHING, **body: object) -> tuple[str, str]:
+    """`model:version` and the variant."""
+    plan, variant = routes.choose(request(**body), TRACE_ID, replicas)
+    return f"{plan.name}:{plan.version}", variant
+
+
+def refusal(routes: RouteTable, replicas: Replicas = EVERYTHING, **body: object) -> str:
+    """The error's name."""
+    with pytest.raises(MeshError) as caught:
+        routes.choose(request(**body), TRACE_ID, replicas)
+    return caught.value.name
+
+
+def test_default_alias_and_pinned_version() -> None:
+    """The variant says why a version answers."""
+    routes = table(*published("tiny", "1", "2", "3", aliases={"next": "2"}))
+    assert chosen(routes) == ("tiny:1", "default")
+    assert chosen(routes, model_version="next") == ("tiny:2", "alias")
+    assert chosen(routes, model_version="3") == ("tiny:3", "pinned")
+
+
+def test_what_does_not_exist_is_unknown_and_what_is_not_there_is_not_ready() -> None:
+    """MODEL_UNKNOWN cannot be retried, MODEL_NOT_READY can."""
+    model, deployment, route = published("tiny", "1", "2", default="1")
+    routes = table(model, deployment, route)
+    assert refusal(routes, model_name="nobody") == "MODEL_UNKNOWN"
+    assert refusal(routes, model_version="9") == "MODEL_UNKNOWN"
+    assert refusal(routes, model_version="alias") == "MODEL_UNKNOWN"
+    assert refusal(routes, Replicas()) == "MODEL_NOT_READY"
+    assert refusal(table(model, deployment)) == "MODEL_NOT_READY"
+    assert refusal(table(model, route)) == "MODEL_NOT_READY"
+
+
+def test_a_version_that_is_coming_back_is_waited_for() -> None:
+    """Its runtime restarts: the request queues instead of failing."""
+    routes = table(*published("tiny", "1"))
+    assert chosen(routes, Replicas(expected=("tiny:1",))) == ("tiny:1", "default")
+
+
+def test_the_declared_fallback_answers_when_it_alone_is_ready() -> None:
+    """With an explicit version or its own default; never for a pinned version."""
+    for fallback in (Fallback(model_name="small", version="1"), Fallback(model_name="small")):
+        routes = table(*published("tiny", "1", fallback=fallback), *published("small", "1"))
+        only_small = Replicas("small:1", expected=("tiny:1",))
+        assert chosen(routes, only_small) == ("small:1", "fallback")
+        assert chosen(routes) == ("tiny:1", "default")
+        assert refusal(routes, Replicas("small:1"), model_version="1") == "MODEL_NOT_READY"
+        assert refusal(routes, Replicas()) == "MODEL_NOT_READY"
+
+
+def split(**shares: int) -> SplitPolicy:
+    """Shares v1, v2, … in slots, by entity."""
+    spec = SplitSpec(key="entity", salt="s", shares={k[1:]: v for k, v in shares.items()})
+    return SplitPolicy(name="tiny", spec=spec)
+
+
+def shares_of(policy: SplitPolicy, keys: int = 2_000) -> dict[str, str]:
+    """Which version each entity gets."""
+    routes = table(*published("tiny", "1", "2"), policy)
+    found = {}
+    for number in range(keys):
+        version, variant = chosen(routes, entity=f"e{number}")
+        assert variant == "split"
+        found[f"e{number}"] = version
+    return found
+
+
+def test_a_split_is_sticky_and_keeps_its_shares() -> None:
+    """30 % within the error of 2,000 keys; the same key always gets the same version."""
+    policy = split(v1=7 * SLOTS // 10, v2=3 * SLOTS // 10)
+    found = shares_of(policy)
+    assert found == shares_of(policy)
+    assert 500 < Counter(found.values())["tiny:2"] < 700
+
+
+def test_moving_a_weight_moves_only_that_share_of_the_keys() -> None:
+    """From 10 % to 20 %: nobody who had version 2 loses it."""
+    before = shares_of(split(v1=9 * SLOTS // 10, v2=SLOTS // 10))
+    after = shares_of(split(v1=8 * SLOTS // 10, v2=2 * SLOTS // 10))
+    moved = [key for key in before if before[key] != after[key]]
+    assert all(after[key] == "tiny:2" for key in moved)
+    assert 120 < len(moved) < 280
+
+
+def test_the_whole_range_of_slots_is_covered() -> None:
+    """A share of everything takes every key; an empty share takes none."""
+    assert set(shares_of(split(v1=0, v2=SLOTS), 200).values()) == {"tiny:2"}
+    assert set(shares_of(split(v1=SLOTS, v2=0), 200).values()) == {"tiny:1"}
+
+
+def test_the_slot_is_the_documented_hash() -> None:
+    """Another implementation can compute the assignment."""
+    digest = hashlib.blake2b(b"s\ne1", digest_size=8).digest()
+    slot = int.from_bytes(digest, "big") % SLOTS
+    assert shares_of(split(v1=slot, v2=SLOTS - slot), 2)["e1"] == "tiny:2"
+    assert shares_of(split(v1=slot + 1, v2=SLOTS - slot - 1), 2)["e1"] == "tiny:1"
+
+
+def test_an_explicit_version_is_not_split() -> None:
+    """A split concerns requests that leave the choice to us."""
+    routes = table(*published("tiny", "1", "2"), split(v1=0, v2=SLOTS))
+    assert chosen(routes, model_version="1") == ("tiny:1", "pinned")
+
+
+def test_the_version_and_digest_of_the_set_are_the_table_s() -> None:
+    """Requests name both; a set with other contents has another digest."""
+    routes = table(*published("tiny", "1"))
+    assert routes.version == 7
+    assert routes.digest == policy_set(*published("tiny", "1")).digest()
+    assert routes.digest != table(*published("tiny", "1", "2")).digest
+
+
+def test_a_version_that_cannot_be_compiled_is_a_fault_and_the_others_serve() -> None:
+    """A missing pack takes one version out, not the mesh."""
+
+    def broken(name: str, version: str, digest: str) -> ModelPlan:
+        if version == "2":
+            raise MeshError("PACK_INVALID", "gone")
+        return plan_of(name, version, digest)
+
+    routes = RouteTable(policy_set(*published("tiny", "1", "2")), broken)
+    assert routes.faults == ["tiny 2: gone"]
+    assert chosen(routes) == ("tiny:1", "default")
+    assert refusal(routes, model_version="2") == "MODEL_NOT_READY"
+
+
+def test_what_routes_reach_is_known() -> None:
+    """Default, aliases and split, once each."""
+    routes = table(*published("tiny", "1", "2", "3", aliases={"a": "3"}), split(v1=SLOTS - 1, v2=1))
+    assert [plan.version for plan in routes.routed()] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "word"),
+    [
+        (
+            RulePolicy(
+                name="r", spec=RuleSpec(model_name="m", order=1, when="1", then=Then(refuse="x"))
+            ),
+            "rule r",
+        ),
+        (
+            SplitPolicy(
+                name="m",
+                spec=SplitSpec(
+                    key="trace", salt="s", shares={}, shadow=Shadow(version="1", slots=1)
+                ),
+            ),
+            "shadow",
+        ),
+        (PriorityPolicy(spec=PrioritySpec(reserved_replicas={"1": 1})), "reserved"),
+        (LimitsPolicy(name="t", spec=LimitsSpec(requests_per_s=1.0)), "rates"),
+    ],
+)
+def test_a_policy_that_is_not_enforced_is_refused_never_ignored(policy: Policy, word: str) -> None:
+    """The commit fails, naming what cannot be done yet."""
+    assert word in (unsupported(policy) or "")
+
+
+def test_enforced_policies_are_taken() -> None:
+    """Routes, splits without shadow, weights, queue bounds."""
+    for policy in (
+        *published("tiny", "1"),
+        split(v1=SLOTS),
+        PriorityPolicy(spec=PrioritySpec()),
+        LimitsPolicy(name="*", spec=LimitsSpec(queue_rows_max=1, in_flight_max=1)),
+    ):
+        assert unsupported(policy) is None

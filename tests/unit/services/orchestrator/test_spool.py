@@ -1,0 +1,317 @@
+"""Receipts that survive: files, recovery, room, shipment."""
+
+import os
+import random
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from contracts.errors import MeshError
+from services.orchestrator.combinations import Combined
+from services.orchestrator.config import ship_receipts_max
+from services.orchestrator.segment import HEADER_BYTES, Segment, SegmentFault, overhead_bytes
+from services.orchestrator.shipping import shipment
+from services.orchestrator.spool import Spool, kept_free_bytes, receipt_bytes_max
+
+SIZE = 1024 * 1024
+
+
+def segment(folder: Path, name: str = "a", size: int = SIZE) -> Segment:
+    """A new file."""
+    return Segment.create(folder / f"{name}.spool", size)
+
+
+def combined(number: int = 1) -> Combined:
+    """A combination with its own snapshot."""
+    return Combined(f"snapshot-{number}", Raw(b"\xc0"), msgspec.msgpack.encode({"n": number}))
+
+
+def receipt(number: int, size: int = 20) -> bytes:
+    """An encoded receipt."""
+    return msgspec.msgpack.encode([number, "x" * size])
+
+
+def contents(file: Segment) -> list[bytes]:
+    """Its records that are not acknowledged."""
+    return [entry.content for entry in file.entries()]
+
+
+def reopened(file: Segment) -> Segment:
+    """The file as the next process finds it."""
+    file.close()
+    found = Segment.adopt(file.path)
+    assert found is not None
+    return found
+
+
+def test_records_come_back_after_the_writer_is_gone(tmp_path: Path) -> None:
+    """In order, with their numbers."""
+    file = segment(tmp_path)
+    written = [os.urandom(n) for n in range(1, 50)]
+    for content in written:
+        file.append(content)
+    found = reopened(file)
+    assert contents(found) == written
+    assert [entry.number for entry in found.entries()] == list(range(1, 50))
+    assert not found.is_torn
+    found.delete()
+    assert not file.path.exists()
+
+
+def test_a_file_of_a_living_writer_is_left_alone(tmp_path: Path) -> None:
+    """The lock says who lives."""
+    file = segment(tmp_path)
+    assert Segment.adopt(file.path) is None
+    file.close()
+    assert Segment.adopt(file.path) is not None
+
+
+def test_what_is_no_spool_file_is_refused(tmp_path: Path) -> None:
+    """Too short, foreign, a link."""
+    for content in (b"", b"x" * 200):
+        path = tmp_path / "f.spool"
+        path.write_bytes(content)
+        with pytest.raises(SegmentFault):
+            Segment.adopt(path)
+    link = tmp_path / "l.spool"
+    link.symlink_to(path)
+    with pytest.raises(OSError):  # noqa: PT011 — ELOOP's text is the system's
+        Segment.adopt(link)
+
+
+def test_the_disk_is_taken_before_it_is_mapped(tmp_path: Path) -> None:
+    """Every block is allocated, so that no later write can meet a full disk."""
+    file = segment(tmp_path)
+    assert os.stat(file.path).st_blocks * 512 >= SIZE
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOSPC from the allocation reaches the caller."""
+
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        segment(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1))
+def test_a_torn_tail_costs_at_most_the_record_that_was_being_written(seed: int) -> None:
+    """The writer dies at any byte of a record's store: the records before it are whole."""
+    rng = random.Random(seed)
+    path = Path(f"/dev/shm/mo-spool-{os.getpid()}-{seed}.spool")
+    file = Segment.create(path, 64 * 1024)
+    try:
+        written = [rng.randbytes(rng.randrange(1, 300)) for _ in range(rng.randrange(1, 20))]
+        for content in written:
+            file.append(content)
+        last = rng.randbytes(rng.randrange(2, 300))
+        record = len(last).to_bytes(4, "little") + zlib.crc32(last).to_bytes(4, "little") + last
+        cut = rng.randrange(len(record))
+        end = file.end
+        file.close()
+        with path.open("r+b") as raw:
+            raw.seek(end)
+            raw.write(record[:cut])
+        found = Segment.adopt(path)
+        assert found is not None
+        kept = contents(found)
+        # Trailing zeros of the record may be there already: then it is whole, not torn.
+        assert kept in (written, [*written, last])
+        assert found.is_torn is (any(record[:cut][:overhead_bytes]) and kept == written)
+        found.close()
+    finally:
+        path.unlink()
+
+
+def test_garbage_in_the_file_ends_the_scan(tmp_path: Path) -> None:
+    """A length beyond the file, or a wrong checksum, is the end: nothing made up is shipped."""
+    for garbage in (b"\xff\xff\xff\x7f" + b"\0" * 4, b"\x03\0\0\0" + b"\0" * 4 + b"abc"):
+        file = segment(tmp_path, name=garbage.hex())
+        file.append(b"good")
+        end = file.end
+        file.close()
+        with file.path.open("r+b") as raw:
+            raw.seek(end)
+            raw.write(garbage)
+        found = Segment.adopt(file.path)
+        assert found is not None
+        assert contents(found) == [b"good"]
+        assert found.is_torn
+
+
+def test_acknowledged_records_are_not_sent_again_after_a_restart(tmp_path: Path) -> None:
+    """How far the control plane has got stands in the file; it never goes back."""
+    file = segment(tmp_path)
+    for number in range(10):
+        file.append(b"%d" % number)
+    file.acknowledge(6)
+    file.acknowledge(2)
+    found = reopened(file)
+    assert (found.acknowledged, contents(found)) == (6, [b"6", b"7", b"8", b"9"])
+    found.acknowledge(10)
+    assert found.is_acknowledged
+    assert contents(reopened(found)) == []
+
+
+def test_an_acknowledgement_beyond_the_records_means_all(tmp_path: Path) -> None:
+    """A confused control plane cannot make us skip what is written later."""
+    file = segment(tmp_path)
+    file.append(b"1")
+    file.acknowledge(99)
+    file.append(b"2")
+    assert (file.acknowledged, contents(file)) == (1, [b"2"])
+
+
+class Files:
+    """A spool whose files are made by hand."""
+
+    def __init__(self, folder: Path, **bounds: int) -> None:
+        self.folder = folder
+        self.made = 0
+        self.changes = 0
+        self.spool = Spool(self._changed, **{"file_bytes": SIZE, **bounds})
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def make(self) -> Segment:
+        """Make the file that is wanted."""
+        assert self.spool.wants_file
+        self.made += 1
+        file = segment(self.folder, f"f{self.made}")
+        self.spool.add(file)
+        return file
+
+
+def refusal(spool: Spool, size: int) -> tuple[str, str]:
+    """The error of a reservation."""
+    with pytest.raises(MeshError) as caught:
+        spool.reserve(size)
+    assert caught.value.retry_after_ms
+    return caught.value.name, caught.value.message
+
+
+def test_a_combination_stands_before_the_first_receipt_that_names_it(tmp_path: Path) -> None:
+    """Once a file, and again in the next one: each file can be shipped alone."""
+    files = Files(tmp_path)
+    first, second = files.make(), files.make()
+    for number in range(3):
+        files.spool.append(receipt(number), combined())
+    files.spool.append(receipt(3), combined(2))
+    kinds = "".join(chr(content[0]) for content in contents(first))
+    assert kinds == "CRRRCR"
+    while files.spool.current is first:
+        files.spool.append(receipt(9, 10_000), combined())
+    assert [content[:1] for content in contents(second)] == [b"C", b"R"]
+    assert files.spool.sealed == [first]
+
+
+def test_without_a_file_nothing_is_admitted(tmp_path: Path) -> None:
+    """DISK_FULL with the reason when the file could not be made; later it works again."""
+    files = Files(tmp_path)
+    assert refusal(files.spool, 10)[0] == "OVERLOADED"
+    files.spool.fault = "No space left on device"
+    assert refusal(files.spool, 10) == (
+        "DISK_FULL",
+        "no room for the receipt: No space left on device",
+    )
+    assert not files.spool.has_room
+    files.make()
+    files.spool.reserve(10)
+    assert files.spool.has_room
+
+
+def test_a_spool_at_its_bound_refuses_until_the_control_plane_took_a_file(tmp_path: Path) -> None:
+    """OVERLOADED names the bound; an acknowledged sealed file gives the room back."""
+    files = Files(tmp_path, bytes_max=2 * SIZE)
+    first = files.make()
+    files.make()
+    while not files.spool.sealed:
+        files.spool.append(receipt(1, 60_000), combined())
+    assert not files.spool.wants_file
+    room = SIZE - HEADER_BYTES - kept_free_bytes
+    name, message = refusal(files.spool, room)
+    assert name == "OVERLOADED"
+    assert "spool_bytes_max" in message
+    first.acknowledge(first.records)
+    assert files.spool.drop_acknowledged() == [first]
+    assert files.spool.wants_file
+
+
+def test_what_is_reserved_always_fits(tmp_path: Path) -> None:
+    """Requests up to the last reservation are admitted; then every receipt of them is written."""
+    files = Files(tmp_path, bytes_max=2 * SIZE)
+    files.make()
+    files.make()
+    size = receipt_bytes_max("t" * 100, "i" * 100, "")
+    admitted = 0
+    while True:
+        try:
+            files.spool.reserve(size)
+        except MeshError:
+            break
+        admitted += 1
+    assert admitted > 500
+    for number in range(admitted):
+        content = b"x" * (size - overhead_bytes - 1)
+        files.spool.append(content, combined(number % 50))
+        files.spool.release(size)
+    assert files.spool.unacknowledged() >= admitted
+
+
+def test_the_bound_of_a_receipt_holds_for_the_longest_names() -> None:
+    """Four bytes a character for what clients choose."""
+    longest = "\N{MATHEMATICAL DOUBLE-STRUCK CAPITAL A}"
+    tenant, request_id, entity = longest * 128, longest * 128, longest * 256
+    fixed = ["f" * 32, 2**63, "ok", "m" * 128, "9" * 18, 2**31, "sha256:" + "0" * 64, "fallback"]
+    numbers = [True, ["truncated", "frozen", "stale", "infra_mismatch"], *[2**40] * 8]
+    hops = [["orchestrator.0-12345678", 2**40, 2**40]] * 3
+    encoded = msgspec.msgpack.encode(
+        [tenant, request_id, entity, *fixed, *numbers, [2**40] * 8, hops]
+    )
+    assert len(encoded) + overhead_bytes + 1 <= receipt_bytes_max(tenant, request_id, entity)
+
+
+def test_a_shipment_is_bounded_and_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+    """At most so many receipts a call; their combinations travel with them."""
+    files = Files(tmp_path)
+    file = files.make()
+    total = ship_receipts_max + 5
+    for number in range(total):
+        files.spool.append(receipt(number), combined())
+    body = shipment(file)
+    assert body.spool == file.name
+    assert len(body.receipts) == ship_receipts_max
+    assert len(body.combinations) == 1
+    assert body.through == ship_receipts_max + 1
+    file.acknowledge(body.through)
+    rest = shipment(file)
+    assert [msgspec.msgpack.decode(bytes(memoryview(raw)))[0] for raw in rest.receipts] == list(
+        range(ship_receipts_max, total)
+    )
+    assert rest.combinations == []
+
+
+def test_dead_processes_files_are_shipped_first(tmp_path: Path) -> None:
+    """Oldest first; an acknowledged one is given up, the current file never."""
+    files = Files(tmp_path)
+    files.make()
+    old = segment(tmp_path, "old")
+    old.append(b"Rx")
+    files.spool.adopt(old)
+    assert files.spool.oldest() is old
+    old.acknowledge(1)
+    assert files.spool.oldest() is None
+    assert files.spool.drop_acknowledged() == [old]
+    assert files.spool.current is not None
