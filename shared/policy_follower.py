@@ -36,9 +36,9 @@ from shared.rpc.client import RpcClient
 
 log = logs.get("shared.policy_follower")
 
-_behind_reports_max = 2
-"""Reports in a row that show a newer version before this instance counts as fenced: one is normal
-while an activation is on its way."""
+_behind_s_max = heartbeat_s
+"""How long reports may show a newer version before this instance counts as fenced: a moment is
+normal while an activation is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class PolicyFollower:
         self._file = _last_good_file(environment)
         self._on_disk: Position | None = None
         self._prepared: tuple[Position, PolicySet] | None = None
-        self._behind_reports = 0
+        self._behind_since_s: float | None = None
         self._report_due = asyncio.Event()
         self._client = RpcClient(
             str(environment.run_dir / "control_plane.sock"),
@@ -263,10 +263,13 @@ class PolicyFollower:
 
     def _notice(self, head: Position) -> None:
         """Compare with the control plane's version: a lasting difference fences this instance."""
-        is_behind = compare(head, self._on_disk) == "newer"
-        self._behind_reports = self._behind_reports + 1 if is_behind else 0
-        self.fenced = self._behind_reports >= _behind_reports_max
-        if self.fenced:
+        now_s = self._environment.clock.monotonic()
+        if compare(head, self._on_disk) != "newer":
+            self._behind_since_s, self.fenced = None, False
+        elif self._behind_since_s is None:
+            self._behind_since_s = now_s
+        elif now_s - self._behind_since_s >= _behind_s_max:
+            self.fenced = True
             log.warning("policy_fenced", policy_version=self.current.version, newest=head.sequence)
             self._stream.restart()
 

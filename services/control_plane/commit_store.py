@@ -19,6 +19,8 @@ from services.control_plane.database import Database
 T = TypeVar("T")
 NAME = "policy.db"
 _replayed_max = 1_000_000
+_COLUMNS = "version, CAST(hash AS TEXT), CAST(content AS BLOB)"
+"""Cast, because whoever tampers may also change a value's type."""
 _ballast_bytes = 2 * 1024 * 1024
 SCHEMA = Schema(
     application_id=0x6D_70_6F_6C,  # "mpol"
@@ -116,12 +118,12 @@ class CommitStore:
 
 def _page(connection: apsw.Connection, after: int, limit: int) -> Iterator[StoredEntry]:
     rows = connection.execute(
-        "SELECT version, hash, content FROM commits WHERE version > ? ORDER BY version LIMIT ?",
+        f"SELECT {_COLUMNS} FROM commits WHERE version > ? ORDER BY version LIMIT ?",
         (after, limit),
     )
     return (StoredEntry(*row) for row in rows)
 
 
 def _newest_first(connection: apsw.Connection) -> Iterator[StoredEntry]:
-    rows = connection.execute("SELECT version, hash, content FROM commits ORDER BY version DESC")
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM commits ORDER BY version DESC")
     return (StoredEntry(*row) for row in rows)

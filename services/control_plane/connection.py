@@ -49,6 +49,11 @@ def connect_writer(path: Path, schema: Schema, vfs: str | None = None) -> apsw.C
             f"{path.name} is damaged ({error}); put a copy of it in place, or move it aside with"
             f" its -wal and -shm files to begin anew"
         ) from error
+    except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
+        raise DatabaseError(
+            f"{path.name} cannot be opened for writing ({error}); its folder and file must belong"
+            " to the user that runs the mesh"
+        ) from error
     return connection
 
 
@@ -57,6 +62,7 @@ def connect_reader(path: Path, vfs: str | None = None) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
     _configure(connection)
     connection.pragma("query_only", True)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # it could not write there
     return connection
 
 

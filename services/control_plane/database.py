@@ -73,6 +73,7 @@ class Database:
         self._ballast = Ballast(path.with_name(f"{path.name}.ballast"), ballast_bytes)
         self._gate = ReadGate()
         self._waiting = 0
+        self._is_closed = False
         self._lock_descriptor = -1
         self._writer: apsw.Connection | None = None
         self._idle_readers: list[apsw.Connection] = []
@@ -87,7 +88,10 @@ class Database:
         await asyncio.get_running_loop().run_in_executor(self._write_thread, self._open)
 
     async def close(self) -> None:
-        """Finish what waits, empty the write-ahead log and let go of the file."""
+        """Finish what waits, empty the write-ahead log and let go of the file; once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._write_thread, self._close)
         self._write_thread.shutdown(wait=False)
@@ -145,7 +149,11 @@ class Database:
             ) from error
         self._lock_descriptor = lock
         self._ballast.fill()
-        self._writer = connect_writer(self.path, self._schema, self._vfs)
+        try:
+            self._writer = connect_writer(self.path, self._schema, self._vfs)
+        except BaseException:
+            self._close()
+            raise
 
     def _close(self) -> None:
         self._disconnect()
@@ -153,13 +161,14 @@ class Database:
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, *, checkpoint: bool = True) -> None:
         """Close every connection; one that a reader still uses is closed when it comes back."""
         with self._gate.closed(_gate_wait_s):
             self._generation += 1
             while self._idle_readers:
                 self._idle_readers.pop().close()
             if self._writer is not None:
+                self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, not checkpoint)
                 self._writer.close()
                 self._writer = None
 
@@ -188,17 +197,19 @@ class Database:
         if isinstance(error, apsw.FullError) or code in _FULL:
             self.is_full = True
             self._ballast.free()
-            self._disconnect()
-            self._writer = connect_writer(self.path, self._schema, self._vfs)
+            self._disconnect(checkpoint=False)
             raise self._refusal() from error
 
     def _require_room(self) -> None:
-        """After the disk was full, write again only when the ballast is back."""
-        if self.is_full:
-            if not self._ballast.fill():
-                raise self._refusal()
-            self.is_full = False
-            log.info("disk_has_room", database=self.path.name)
+        """After the disk was full, write again only when the ballast is back; over new
+        connections, because one that met the full disk can stay broken."""
+        if not self.is_full:
+            return
+        if not self._ballast.fill():
+            raise self._refusal()
+        self._writer = connect_writer(self.path, self._schema, self._vfs)
+        self.is_full = False
+        log.info("disk_has_room", database=self.path.name)
 
     def _refusal(self) -> MeshError:
         return MeshError(

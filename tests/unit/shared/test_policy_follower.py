@@ -16,6 +16,7 @@ from contracts.methods import METHODS
 from contracts.policies import BatchingPolicy, BatchingSpec, PolicySet
 from contracts.types import UNSET, Empty
 from shared.access import Access
+from shared.clock import ManualClock
 from shared.environment import Environment
 from shared.last_good import LastGood
 from shared.policy_follower import PolicyFollower, ReportParts
@@ -362,15 +363,22 @@ async def test_it_reports_and_subscribes_again_after_a_loss(
 async def test_one_that_lags_is_fenced_and_asks_again(
     teller: Teller, make: Callable[..., Instance]
 ) -> None:
-    """Two reports that show a newer version fence it; the new subscription brings the version."""
-    one = make()
+    """Reports that show a newer version for half a second fence it, a shorter lag does not; the
+    new subscription brings the version."""
+    clock = ManualClock()
+    one = make(clock=clock)
     await one.follower.start()
     await until(lambda: teller.states() == [("active", 1)])
     teller.head = at(3)
     teller.first = None
     one.follower.report_now()
-    await until(lambda: one.follower._behind_reports == 1)
+    await until(lambda: one.follower._behind_since_s is not None)
+    for _ in range(3):
+        reports = len(teller.reports)
+        one.follower.report_now()
+        await until(lambda seen=reports: len(teller.reports) > seen)
     assert not one.follower.fenced
+    clock.advance(0.5)
     one.follower.report_now()
     await until(lambda: one.follower.fenced)
     teller.first = item("activate", 3)
