@@ -196,6 +196,7 @@ class PolicyFollower:
         if refusal is None:
             self._on_disk = in_force.position
             self._acknowledge(in_force.position, "active")
+            self.report_now()  # a promotion waits for what this instance holds since then
         else:
             self._acknowledge(in_force.position, "invalid", refusal)
 

@@ -58,7 +58,12 @@ class Promotion:
         return committed
 
     async def deploy(
-        self, model: str, version: str, author: Author, deadline_s: float, tell: Tell
+        self,
+        model: str,
+        version: str,
+        author: Author,
+        deadline_s: float,
+        tell: Tell = lambda _step: None,
     ) -> None:
         """Have a published version ready on every instance that must have it."""
         before: list[DeploymentPolicy | None] = []
@@ -84,6 +89,11 @@ class Promotion:
                 if isinstance(error, MeshError):
                     await asyncio.shield(task)
             raise
+
+    def is_deployed(self, model: str, version: str) -> bool:
+        """Whether runtimes are to hold this version now."""
+        head = self._distributor.head
+        return head is not None and versions.deployed_row(head.policies, model, version) is not None
 
     async def close(self) -> None:
         """Let deployments be taken back to the end."""

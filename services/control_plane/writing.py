@@ -131,7 +131,8 @@ class Writing:
                 f"version {version} does not exist, the newest is {then.version}",
             )
         for model, routed in sorted(versions.routed_versions(then)):
-            await self._promotion.deploy(model, routed, author, deadline_s, lambda _step: None)
+            if not self._promotion.is_deployed(model, routed):
+                await self._promotion.deploy(model, routed, author, deadline_s)
 
         def make(policies: PolicySet) -> Change | None:
             changed, removed = versions.restore(policies, then)
@@ -147,5 +148,5 @@ class Writing:
             policy = versions.alias_to(policies, model, alias, version)
             return None if policy is None else Change([policy])
 
-        await self._promotion.deploy(model, version, author, call.deadline_s, lambda _step: None)
+        await self._promotion.deploy(model, version, author, call.deadline_s)
         await self._committer.commit(make, author)
