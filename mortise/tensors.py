@@ -36,8 +36,9 @@ def encode_inputs(inputs: Any) -> list[dict[str, Any]]:
 
 
 def encode_tensor(name: str, value: Any) -> dict[str, Any]:
-    """One tensor from an array, or from nested lists: all bool → BOOL, all int → INT64, numbers →
-    FP32, strings → BYTES. Raises ValueError for ragged or mixed ones."""
+    """One tensor from an array with its own datatype, or from nested lists: claims are BOOL,
+    strings BYTES, numbers FP32 whether or not they are whole. Raises ValueError for ragged or
+    mixed lists."""
     if isinstance(value, Mapping):
         return {"name": name, **value}
     if _is_torch(value):
@@ -136,8 +137,6 @@ def _datatype_of(name: str, flat: list[Any]) -> str:
     kinds = {type(element) for element in flat}
     if kinds <= {bool} and flat:
         return "BOOL"
-    if kinds <= {int} and flat:
-        return "INT64"
     if kinds <= {int, float}:
         return "FP32"
     if kinds == {str}:

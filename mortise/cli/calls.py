@@ -72,7 +72,7 @@ def infer(
 
     Args:
         rows: raw columns of the model's view: JSON list of maps, `@file` or `-`
-        inputs: tensors: JSON map of name → nested lists, or a list of {name, datatype, shape, data}
+        inputs: JSON map of name → nested lists (FP32), or list of {name, datatype, shape, data}
         text: a text, or a JSON list of texts
         version: a version or alias of the model
     """
@@ -152,7 +152,7 @@ def _account(result: Result) -> list[tuple[str, str]]:
     lineage: Record = result.lineage
     return [
         ("model", f"{result.model_name} version {result.model_version} ({result.variant})"),
-        ("policy", str(result.policy_version)),
+        ("policy version", str(result.policy_version)),
         *([("marks", ", ".join(notes))] if notes else []),
         *([] if result.freshness_s is None else [("freshness", f"{result.freshness_s:.0f} s")]),
         ("time ms", ", ".join(stages)),

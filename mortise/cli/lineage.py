@@ -71,7 +71,7 @@ def _show_trace(answer: Record) -> None:
     if combination is not None:
         facts += [
             ("model", f"{combination.model_name} version {combination.model_version}"),
-            ("policy", combination.policy_version),
+            ("policy version", combination.policy_version),
             *combination.lineage.items(),
         ]
     print_table(("", ""), facts)

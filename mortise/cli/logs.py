@@ -28,14 +28,17 @@ def logs(
     if not folder.is_dir():
         raise CommandError("HOME_INVALID", f"no logs at {folder}", "mortise start --detach")
     records = (record for record in merged(folder) if trace in (None, record.get("trace_id")))
-    for record in deque(records, maxlen=lines):
+    for record in sorted(deque(records, maxlen=lines), key=_instant):
         print_line(json.dumps(record, ensure_ascii=False) if options.json else readable(record))
 
 
 def merged(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of every file in the folder, rotated ones included, ordered by their instant."""
+    """The records of every file in the folder, rotated ones included, by their instant.
+
+    Two processes that append to one file may be a few records out of order.
+    """
     files = [_records(path) for path in folder.glob("*.jsonl*") if path.suffix != ".lock"]
-    return heapq.merge(*files, key=lambda record: str(record.get("at", "")))
+    return heapq.merge(*files, key=_instant)
 
 
 def readable(record: dict[str, Any]) -> str:
@@ -44,6 +47,10 @@ def readable(record: dict[str, Any]) -> str:
     who = record.get("instance") or record.get("logger", "")
     level, event = record.get("level", ""), record.get("event", "")
     return f"{record.get('at', '')} {level:<7} {who} {event} {rest}".rstrip()
+
+
+def _instant(record: dict[str, Any]) -> str:
+    return str(record.get("at", ""))
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

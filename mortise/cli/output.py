@@ -14,8 +14,8 @@ from rich.table import Table
 from mortise.result import Record
 from mortise.tensors import flat_list
 
-WIDTH_WITHOUT_TERMINAL = 160
-"""Columns when standard output is a file or pipe: enough that no cell is cut."""
+WIDTH_WITHOUT_TERMINAL = 10_000
+"""Columns when standard output is a file or pipe: no cell is folded."""
 
 
 def print_json(value: Any) -> None:
@@ -45,27 +45,26 @@ def compact(value: Any) -> str:
     return json.dumps(plain(value), ensure_ascii=False)
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that never cuts a cell where nobody looks at a terminal."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if not made.is_terminal:
-        made = Console(stderr=stderr, highlight=False, width=WIDTH_WITHOUT_TERMINAL)
-    return made
-
-
 def print_line(text: str = "") -> None:
-    """A line for people; its text is not markup."""
-    console().print(escape(text), soft_wrap=True)
+    """A line for people."""
+    print(text)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str = "") -> None:
-    """A table for people; absent values are empty."""
+    """A table for people; absent values are empty, and no header where no column has a name."""
+    names = list(columns)
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table.show_header = any(names)
+    for name in names:
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell(value)) for value in row))
-    console().print(table)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH_WITHOUT_TERMINAL)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def cell(value: Any) -> str:

@@ -42,7 +42,7 @@ def test_torch_tensors_are_taken_without_importing_torch() -> None:
 
 LISTS: dict[str, tuple[Any, str, list[int], list[Any]]] = {
     "numbers": ([[1.0, 2], [3, 4]], "FP32", [2, 2], [1.0, 2.0, 3.0, 4.0]),
-    "integers": ([1, 2], "INT64", [2], [1, 2]),
+    "whole numbers": ([1, 2], "FP32", [2], [1.0, 2.0]),
     "claims": ([[True], [False]], "BOOL", [2, 1], [True, False]),
     "scalar": (0.5, "FP32", [], [0.5]),
     "empty": ([], "FP32", [0], []),
