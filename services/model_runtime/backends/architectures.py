@@ -55,7 +55,8 @@ class Mlp:
 class Tabular:
     """Standardised numbers and categories → logits.
 
-    `numbers` D, `cardinalities` [c0 … ck] (index 0 of each is "unknown"), `widths` [h0 … hm].
+    `numbers` D, `cardinalities` [c0 … ck] (index 0 of each is "unknown"), `widths` [h0 … hm];
+    numbers are cut to ± `clip`, so that one wild value cannot decide alone.
     The first layer adds to a linear map of the numbers one learned row of width h0 per category:
     all embeddings lie in one table [Σc, h0], category i's after those before it. x [n, D] FP32,
     categories [n, k] INT64 → logits [n, hm].
@@ -66,6 +67,7 @@ class Tabular:
     def __init__(self, configuration: Configuration, tensors: Tensors) -> None:
         widths = _integers(configuration, "widths")
         cardinalities = _integers(configuration, "cardinalities")
+        self._clip = _number(configuration, "clip")
         self._weight, self._bias = tensors["numbers.weight"], tensors["numbers.bias"]
         self._table = tensors["categories.weight"]
         self._offsets = torch.tensor([0, *accumulate(cardinalities)][:-1])
@@ -85,10 +87,14 @@ class Tabular:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Numbers and categories in, logits out."""
-        numbers, categories = inputs
+        return (self.logits(*inputs, dropout=0.0),)
+
+    def logits(self, numbers: Tensor, categories: Tensor, *, dropout: float) -> Tensor:
+        """[n, hm]; in training a share `dropout` of each hidden layer is silenced."""
+        numbers = numbers.clamp(-self._clip, self._clip)
         rows = functional.embedding_bag(categories + self._offsets, self._table, mode="sum")
         hidden = functional.linear(numbers, self._weight, self._bias) + rows  # [n, h0]
-        return (_run(self._layers, torch.relu(hidden)),)  # [n, hm]
+        return _run(self._layers, torch.relu(hidden), dropout)
 
 
 class Sleepy:
@@ -138,11 +144,16 @@ def build(architecture: Architecture, tensors: Tensors) -> Network:
     return kind(architecture.configuration, tensors)
 
 
-def _run(layers: Sequence[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
+def _run(layers: Sequence[tuple[Tensor, Tensor]], x: Tensor, dropout: float = 0.0) -> Tensor:
+    """`x` are activations; the last layer has none."""
     for weight, bias in layers[:-1]:
-        x = torch.relu(functional.linear(x, weight, bias))
+        x = torch.relu(functional.linear(_drop(x, dropout), weight, bias))
     weight, bias = layers[-1]
-    return functional.linear(x, weight, bias)
+    return functional.linear(_drop(x, dropout), weight, bias)
+
+
+def _drop(x: Tensor, share: float) -> Tensor:
+    return functional.dropout(x, share) if share else x
 
 
 def _layers(tensors: Tensors, count: int) -> list[tuple[Tensor, Tensor]]:

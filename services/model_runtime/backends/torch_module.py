@@ -6,7 +6,6 @@ mode. The same rows give the same numbers within 1e-5 whatever batch they travel
 
 import math
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -25,6 +24,7 @@ from services.model_runtime.config import (
 )
 from services.model_runtime.encoding import input_shapes
 from services.model_runtime.mapping import NUMPY_TYPES
+from shared.clock import SYSTEM
 
 _OUT_OF_MEMORY = re.compile(r"not enough memory|can't allocate memory|out of memory", re.IGNORECASE)
 """How torch's allocators put it; they raise RuntimeError and subclasses."""
@@ -139,9 +139,9 @@ def _fastest(run: Callable[[], object]) -> float:
     """The fastest run: on a busy machine every other figure measures the neighbours."""
     best_s, spent_s = math.inf, 0.0
     for _ in range(warm_runs_max):
-        started_s = time.perf_counter()
+        started_s = SYSTEM.monotonic()
         run()
-        taken_s = time.perf_counter() - started_s
+        taken_s = SYSTEM.monotonic() - started_s
         best_s, spent_s = min(best_s, taken_s), spent_s + taken_s
         if spent_s > warm_seconds_max:
             break
