@@ -16,7 +16,7 @@ TABLES = {
     "contracts/policies.py": "one struct per policy kind, read as one table",
     "contracts/control.py": "one struct per message of the control plane, read as one table",
 }
-BANNED = re.compile(r"(^|_)(manager|managers|helper|helpers|util|utils|info|misc|common)(_|$)")
+BANNED = re.compile(r"(^|_)(manager|managers|helper|helpers|util|utils|info|misc)(_|$)")
 
 
 def files(*folders: str) -> list[Path]:
