@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from mortise.client import Client
     from mortise.errors import MortiseError
     from mortise.result import Record, Result
+    from mortise.retry import MeshDown
 
-__all__ = ["AsyncClient", "Client", "MortiseError", "Record", "Result"]
+__all__ = ["AsyncClient", "Client", "MeshDown", "MortiseError", "Record", "Result"]
 
 _PLACES = {
     "AsyncClient": "mortise.async_client",
     "Client": "mortise.client",
+    "MeshDown": "mortise.retry",
     "MortiseError": "mortise.errors",
     "Record": "mortise.result",
     "Result": "mortise.result",

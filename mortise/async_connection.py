@@ -11,7 +11,6 @@ from mortise.wire import CHUNK_BYTES, Answer, Incoming, Notice, WireError, cance
 
 ITEMS_WAITING_MAX = 64
 """Stream items that the caller has not taken; past it the connection is not read."""
-_CHANCE = random.Random()
 
 
 class _Pending(NamedTuple):
@@ -118,7 +117,7 @@ async def dial_async(path: str, deadline_s: float) -> AsyncConnection:
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
                 raise Lost(f"{path} accepts no connection: its backlog is full") from None
-            await asyncio.sleep(dial_wait_s(attempt, _CHANCE))
+            await asyncio.sleep(dial_wait_s(attempt, random.random()))
             attempt += 1
         else:
             streams = await asyncio.open_unix_connection(sock=connected, limit=CHUNK_BYTES)

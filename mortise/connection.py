@@ -1,6 +1,5 @@
 """One blocking connection to a service's Unix socket. Used by one thread at a time."""
 
-import itertools
 import random
 import select
 import socket
@@ -10,8 +9,6 @@ from collections import deque
 from mortise.generated import PermissionDenied
 from mortise.retry import Lost, dial_wait_s, mesh_down
 from mortise.wire import CHUNK_BYTES, Answer, Incoming, Notice, WireError
-
-_CHANCE = random.Random()
 
 
 class Connection:
@@ -87,14 +84,15 @@ def dial(path: str, deadline_s: float) -> socket.socket:
     """A connected socket. A full backlog (EAGAIN) is tried again with jitter until the deadline:
     a blocking connect with a time-out would fail at once, and asyncio's claim to be connected.
     """
-    for attempt in itertools.count():
+    attempt = 0
+    while True:
         try:
             return dial_once(path)
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
                 raise Lost(f"{path} accepts no connection: its backlog is full") from None
-        time.sleep(dial_wait_s(attempt, _CHANCE))
-    raise AssertionError("unreachable: the loop ends by its deadline")
+        time.sleep(dial_wait_s(attempt, random.random()))
+        attempt += 1
 
 
 def dial_once(path: str) -> socket.socket:

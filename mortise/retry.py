@@ -1,6 +1,5 @@
 """When a call is tried a second time, and how long a dial waits between attempts. Pure."""
 
-import random
 from pathlib import Path
 
 from mortise.errors import MortiseError
@@ -42,9 +41,9 @@ def second_attempt_wait_s(error: MortiseError, call: Call, remaining_s: float) -
     return wait_s if wait_s < remaining_s else None
 
 
-def dial_wait_s(attempt: int, chance: random.Random) -> float:
-    """Full jitter under a doubling bound; `attempt` counts from 0."""
-    return chance.uniform(0.0, min(DIAL_WAIT_S_MAX, DIAL_WAIT_S_MIN * 2 ** min(attempt, 16)))
+def dial_wait_s(attempt: int, chance: float) -> float:
+    """Full jitter under a doubling bound; `attempt` counts from 0, `chance` is in [0, 1)."""
+    return chance * min(DIAL_WAIT_S_MAX, DIAL_WAIT_S_MIN * 2.0 ** min(attempt, 16))
 
 
 def mesh_down(path: str, why: str) -> MeshDown:

@@ -14,6 +14,8 @@ from mortise.generated import FRAME_BYTES_MAX
 
 CHUNK_BYTES = 262_144
 """Bytes asked of a socket at once."""
+BUFFER_BYTES = 16_384
+"""What an idle connection holds for its next frame."""
 DATETIME_EXTENSION = 3
 """msgpack's value for `timestamp` that turns the extension into aware datetimes."""
 
@@ -59,6 +61,7 @@ class Incoming:
         self._unpacker = msgpack.Unpacker(
             timestamp=DATETIME_EXTENSION,
             strict_map_key=False,
+            read_size=BUFFER_BYTES,  # by default it would begin with a megabyte
             max_buffer_size=FRAME_BYTES_MAX + CHUNK_BYTES,
         )
 
