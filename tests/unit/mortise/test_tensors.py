@@ -28,18 +28,6 @@ def test_an_array_survives_the_wire(datatype: str, dtype: str) -> None:
         assert flat_list(tensor) == array.ravel().tolist()
 
 
-@pytest.mark.slow
-def test_torch_tensors_are_taken_without_importing_torch() -> None:
-    """A tensor, also one that needs a gradient and one of bfloat16, becomes its bytes."""
-    torch = pytest.importorskip("torch")
-    tensor = encode_tensor("x", torch.ones(2, 3, requires_grad=True))
-    assert (tensor["datatype"], tensor["shape"]) == ("FP32", [2, 3])
-    assert tensor["data"] == struct.pack("<6f", *[1.0] * 6)
-    half = encode_tensor("x", torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
-    assert (half["datatype"], half["data"]) == ("BF16", bytes.fromhex("c03f00c0"))
-    assert decode_data(half).tolist() == flat_list(half) == [1.5, -2.0]
-
-
 LISTS: dict[str, tuple[Any, str, list[int], list[Any]]] = {
     "numbers": ([[1.0, 2], [3, 4]], "FP32", [2, 2], [1.0, 2.0, 3.0, 4.0]),
     "whole numbers": ([1, 2], "FP32", [2], [1.0, 2.0]),
