@@ -136,15 +136,13 @@ class FeatureClient:
         if call.lane.call is not call:
             return  # it was given up before it could be sent
         self._finish(call)
-        parts = self._still_asked(call)
-        if result is None:
-            assert error is not None, "an answer is a result or an error"
-            self._failed(call.lane.view, parts, error)
-        elif len(result.items) != len(call.parts):
-            text = f"{self.instance}: {len(result.items)} items for {len(call.parts)} requests"
-            self._failed(call.lane.view, parts, MeshError("INTERNAL", text))
-        else:
+        if result is not None and len(result.items) == len(call.parts):
             self._deliver(call, result)
+            return
+        if error is None:
+            text = f"{self.instance} answered for another number of requests than {len(call.parts)}"
+            error = MeshError("INTERNAL", text)
+        self._failed(call.lane.view, self._still_asked(call), error)
 
     def _deliver(self, call: FeatureCall, result: FeatureBatchResponse) -> None:
         now_s = self._clock.monotonic()

@@ -11,7 +11,8 @@ from services.orchestrator.request import Where, Work
 
 def stage_times(batch: Batch, work: Work, features_s: float, replied_s: float) -> list[int]:
     """Microseconds in the order of STAGES, of a request whose last part came back with `batch`
-    after `features_s` seconds at the fabric; they sum to the time from received to replied (to a microsecond).
+    after `features_s` seconds at the fabric; they sum to the time from received to replied, to a
+    microsecond.
 
     `queue` is everything before the batch but features, `batch` assembling it and waiting for the
     runtime's compute, `transfer` what the runtime did not account for between sending and answer.
