@@ -124,13 +124,12 @@ class InferenceRequest(Strict, frozen=True, kw_only=True):
     stream: bool = False
     sampling: Sampling | UnsetType = UNSET
     explain: bool = False
-    parameters: dict[Label, Scalar] | UnsetType = UNSET
+    parameters: Annotated[dict[Label, Scalar], Meta(max_length=parameters_max)] | UnsetType = UNSET
 
     def form(self) -> str:
         """Which of `FORMS` this request uses.
 
-        Raises INVALID_REQUEST unless it is exactly one, and for an `attention_mask` without ids
-        or more than `parameters_max` parameters.
+        Raises INVALID_REQUEST unless it is exactly one, and for an `attention_mask` without ids.
         """
         given = [name for name in FORMS if getattr(self, name) is not UNSET]
         if len(given) != 1:
@@ -141,11 +140,6 @@ class InferenceRequest(Strict, frozen=True, kw_only=True):
             )
         if self.attention_mask is not UNSET and given[0] != "input_ids":
             raise MeshError("INVALID_REQUEST", "attention_mask goes with input_ids only")
-        if self.parameters is not UNSET and len(self.parameters) > parameters_max:
-            raise MeshError(
-                "INVALID_REQUEST",
-                f"parameters has {len(self.parameters)} keys, parameters_max is {parameters_max}",
-            )
         return given[0]
 
 
