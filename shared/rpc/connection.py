@@ -10,9 +10,13 @@ from contracts.frames import Envelope
 from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
 from shared.wire.codec import DECODE_ERRORS, decode_envelope
 from shared.wire.framing import Frame, Framer, HeldBytes
+from shared.wire.objects import ObjectCount, counted_bytes_min, objects_max
 
-frames_per_turn_max = 512
-"""Messages of one connection handled in a loop turn (a chunk may hold 25,000); others go on."""
+turn_frames_max = 512
+"""Messages of one connection handled in a loop turn; a chunk may hold 25,000."""
+turn_bytes_min = 65_536
+"""After a chunk of this size the connection waits for the next turn: libuv would read up to 32
+chunks of 256,000 bytes at once, 40 ms of scanning."""
 
 SLOW_READER = "write_buffer_bytes_max"
 """The fault of a peer that does not read what it asked for."""
@@ -47,8 +51,8 @@ class Connection(asyncio.Protocol):
     is aborted; `fault` says why we closed, and is None when the peer did.
     """
 
-    __slots__ = ("_awaits_flush", "_flusher", "_framer", "_in_chunk", "fault", "is_closing", "out",
-                 "reader_is_slow", "transport")  # fmt: skip
+    __slots__ = ("_awaits_flush", "_count", "_flusher", "_framer", "_in_chunk", "_later", "fault",
+                 "is_closing", "out", "reader_is_slow", "transport")  # fmt: skip
 
     def __init__(self, flusher: Flusher, held: HeldBytes) -> None:
         self.transport: asyncio.Transport | None = None
@@ -59,6 +63,8 @@ class Connection(asyncio.Protocol):
         self._flusher = flusher
         self._framer = Framer(held)
         self._in_chunk = False
+        self._later: list[Frame] = []
+        self._count: ObjectCount | None = None
         self._awaits_flush = False
 
     # What a subclass does with it.
@@ -136,18 +142,24 @@ class Connection(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, chunk: bytes) -> None:
-        """The loop's: some bytes."""
-        if not self.is_closing:
-            self.chunk_arrived()
-            self._handle(self._framer.feed(chunk))
+        """The loop's: some bytes. A large chunk pauses reading, so that others get their turn."""
+        if self.is_closing:
+            return
+        self.chunk_arrived()
+        frames = self._framer.feed(chunk)
+        self._handle(frames)
+        if (self._later or len(chunk) >= turn_bytes_min) and not self.is_closing:
+            self._pause()
 
     def _handle(self, frames: list[Frame]) -> None:
-        """The messages of a chunk, at most `frames_per_turn_max` now and the others next turn."""
-        later: list[Frame] = []
-        if len(frames) > frames_per_turn_max:
-            frames, later = frames[:frames_per_turn_max], frames[frames_per_turn_max:]
+        """The messages of a chunk, as many as one turn allows."""
+        if len(frames) > turn_frames_max:
+            frames, self._later = frames[:turn_frames_max], frames[turn_frames_max:]
         self._in_chunk = True
-        for frame in frames:
+        for index, frame in enumerate(frames):
+            if len(frame) > counted_bytes_min and not self._is_counted(frame):
+                self._later = frames[index:] + self._later
+                break
             try:
                 envelope = decode_envelope(frame)
             except DECODE_ERRORS:
@@ -158,28 +170,40 @@ class Connection(asyncio.Protocol):
             if self.fault is not None or self.is_closing:
                 break
         self._in_chunk = False
-        if later and self.fault is None:
-            self._read_later(later)
-        elif self.fault is None:
+        if self.fault is None and not self._later:
             self.fault = self._framer.fault
         if self.fault is not None:
             self.close()
         elif self.out:
             self.flush()
 
-    def _read_later(self, frames: list[Frame]) -> None:
-        """Go on with these next turn; nothing more is read until they are handled."""
-        transport = self.transport
-        if transport is None:
+    def _is_counted(self, frame: Frame) -> bool:
+        """Whether a large frame's objects are counted and within the limit; a slice per call."""
+        if self._count is None:
+            self._count = ObjectCount(frame)
+        is_within = self._count.advance()
+        if is_within is None:
+            return False
+        self._count = None
+        if not is_within:
+            self.fault = f"frame holds more than {objects_max} objects"
+        return is_within
+
+    def _pause(self) -> None:
+        """Read nothing more before the next turn, nor before every frame is handled."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+            self._flusher.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self.is_closing or self.transport is None:
             return
-        transport.pause_reading()
-
-        def go_on() -> None:
-            if not self.is_closing:
-                transport.resume_reading()
-                self._handle(frames)
-
-        self._flusher.loop.call_soon(go_on)
+        later, self._later = self._later, []
+        self._handle(later)
+        if self._later:
+            self._flusher.loop.call_soon(self._go_on)
+        elif not self.is_closing:
+            self.transport.resume_reading()
 
     def eof_received(self) -> None:
         """The loop's: the peer sends no more; returning None closes."""

@@ -26,8 +26,9 @@ __all__ = ["DEFERRED", "Call", "Handler", "Server", "ServerHooks"]
 
 descriptors_reserved = 512
 """Kept for files, our own connections and `refusals_max` refusals below RLIMIT_NOFILE."""
-held_bytes_max = 256 * 1024 * 1024
-"""Of incomplete frames of all connections together: sixteen of the longest."""
+held_bytes_max = 128 * 1024 * 1024
+"""Of incomplete frames of all connections together: eight of the longest. While a frame is scanned
+it costs up to three times its bytes."""
 abort_s_max = 1.0
 """After an abort the loop reports the loss in its next turn; this bounds a broken loop."""
 

@@ -1,14 +1,13 @@
 """Cuts a byte stream into MessagePack frames, and bounds what a peer can make us hold.
 
 A frame is one complete MessagePack array of three or four elements, given out undecoded. The C
-scanner of `msgpack` finds the ends; it has no limits of its own, so the bytes that are held and
-the objects in a large frame are counted here. No I/O.
+scanner of `msgpack` finds the ends; it has no limits of its own, so the bytes that are held are
+counted here. No I/O.
 """
 
 from msgpack import FormatError, OutOfData, StackError, Unpacker
 
 from contracts.limits import frame_bytes_max
-from shared.wire.objects import counted_bytes_min, has_too_many_objects, objects_max
 
 SCANNER_READ_BYTES = 4_096
 """The scanner's first buffer; its default of 1 MiB would be paid for every connection."""
@@ -67,10 +66,7 @@ class Framer:
                 stop = end - self._fed + self._scanner.tell()
                 if stop - start > self._limit:
                     return self._fail(frames, f"frame is longer than {self._limit} bytes")
-                frame = self._cut(chunk, start, stop)
-                if stop - start > counted_bytes_min and has_too_many_objects(frame):
-                    return self._fail(frames, f"frame holds more than {objects_max} objects")
-                frames.append(frame)
+                frames.append(self._cut(chunk, start, stop))
                 start = stop
         except OutOfData:
             return self._keep(chunk, start, frames)
