@@ -1,10 +1,11 @@
-"""Where a home's sockets are, found without the serving packages."""
+"""Where a home's sockets are, found without the serving packages; and who is not there."""
 
 import os
 import tomllib
 from pathlib import Path
 
 from mortise.generated import SOCKET_PATH_BYTES_MAX
+from mortise.retry import MeshDown
 
 SETTINGS = "mortise.toml"
 RUN_DIR = ".mortise/run"
@@ -29,6 +30,18 @@ def socket_path(home: Path, service: str) -> str:
             f' move the home to a shorter path, or put run_dir = "/run/NAME" into {SETTINGS}'
         )
     return path
+
+
+def mesh_down(path: str, why: str) -> MeshDown:
+    """The error for a socket that nobody listens at, with the line that starts its mesh, or that
+    makes the home where there is none."""
+    remedy = "mortise start --detach"
+    folder = Path(path).parent
+    if folder.parts[-2:] == Path(RUN_DIR).parts:  # a moved run directory does not name its home
+        home = folder.parents[1]
+        is_home = (home / SETTINGS).is_file()
+        remedy = f"{remedy} --home {home}" if is_home else f"mortise init {home} --example flights"
+    return MeshDown(f"nothing listens at {path} ({why})", remedy)
 
 
 def _run_dir(home: Path) -> Path:

@@ -6,8 +6,9 @@ import socket
 import time
 from collections import deque
 
+from mortise.addresses import mesh_down
 from mortise.generated import PermissionDenied
-from mortise.retry import Lost, dial_wait_s, mesh_down
+from mortise.retry import Lost, dial_wait_s
 from mortise.wire import CHUNK_BYTES, Answer, Incoming, Notice, WireError
 
 

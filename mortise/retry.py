@@ -1,7 +1,5 @@
 """When a call is tried a second time, and how long a dial waits between attempts. Pure."""
 
-from pathlib import Path
-
 from mortise.errors import MortiseError
 from mortise.generated import DeadlineExceeded, Unavailable
 from mortise.requests import Call
@@ -21,9 +19,11 @@ class Lost(Unavailable):
 
 
 class MeshDown(Unavailable):
-    """Nothing listens at the socket; `remedy` is the command that starts the mesh."""
+    """Nothing listens at the socket; `remedy` is the command that changes it."""
 
-    remedy: str = ""
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def second_attempt_wait_s(error: MortiseError, call: Call, remaining_s: float) -> float | None:
@@ -44,14 +44,6 @@ def second_attempt_wait_s(error: MortiseError, call: Call, remaining_s: float) -
 def dial_wait_s(attempt: int, chance: float) -> float:
     """Full jitter under a doubling bound; `attempt` counts from 0, `chance` is in [0, 1)."""
     return chance * min(DIAL_WAIT_S_MAX, DIAL_WAIT_S_MIN * 2.0 ** min(attempt, 16))
-
-
-def mesh_down(path: str, why: str) -> MeshDown:
-    """The error for a socket that nobody listens at, with the line that starts its mesh."""
-    home = Path(path).parents[2] if Path(path).parts[-3:-1] == (".mortise", "run") else None
-    error = MeshDown(f"nothing listens at {path} ({why})")
-    error.remedy = "mortise start --detach" + (f" --home {home}" if home else "")
-    return error
 
 
 def timed_out(call: Call, why: str = "") -> DeadlineExceeded:

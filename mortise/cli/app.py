@@ -7,7 +7,7 @@ Exit codes: 0 done, 1 an error with its name on standard error, 2 the command wa
 import os
 import sys
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from mortise.cli.arguments import STANDARD_INPUT
 from mortise.cli.failures import (
@@ -24,6 +24,7 @@ from mortise.errors import MortiseError
 from mortise.retry import MeshDown
 
 COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
+    "Home": ("homes", {"init": "Make a home."}),
     "Mesh": (
         "mesh",
         {
@@ -34,8 +35,6 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
             "doctor": "Check the machine and the home; each finding with its fix.",
         },
     ),
-    "Home": ("homes", {"init": "Make a home."}),
-    "Logs": ("logs", {"logs": "Show the log records of all processes."}),
     "Requests": (
         "calls",
         {
@@ -69,6 +68,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
             "snapshot": "The combination in force: data × model × infrastructure × policy.",
         },
     ),
+    "Logs": ("logs", {"logs": "Show the log records of all processes."}),
     "Contracts": (
         "",
         {
@@ -84,9 +84,10 @@ app = App(
     help="A self-hosted model-serving mesh for people who must answer for their models.",
 )
 for group, (module, commands) in COMMANDS.items():
+    panel = Group.create_ordered(group)
     for name, summary in commands.items():
         place = f"{module}:{name}" if module else f"{name}:app"
-        app.command(f"mortise.cli.{place}", name=name, group=group, help=summary)
+        app.command(f"mortise.cli.{place}", name=name, group=panel, help=summary)
 
 
 def run(arguments: list[str]) -> int:

@@ -142,7 +142,7 @@ async def test_nobody_listening_is_said_at_once() -> None:
     async with AsyncClient(home="/nowhere") as client:
         with pytest.raises(MeshDown) as caught:
             await client.call("ping")
-    assert caught.value.remedy == "mortise start --detach --home /nowhere"
+    assert caught.value.remedy == "mortise init /nowhere --example flights"
 
 
 async def test_a_closed_client_says_so() -> None:

@@ -272,6 +272,7 @@ def test_a_full_backlog_is_waited_for() -> None:
 def test_nobody_listening_names_the_line_that_starts_the_mesh() -> None:
     """MeshDown comes at once, for a missing socket and for one left behind."""
     server = FakeServer()
+    (server.home / "mortise.toml").touch()
     with Client(server.path) as client:
         server.stop_listening()
         for _ in ("refused", "missing"):

@@ -189,13 +189,18 @@ def test_wrong_usage_is_exit_code_2(
     assert captured.out == ""
 
 
-def test_a_mesh_that_is_down_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the line that starts it."""
-    assert run(["models", "--home", "/nowhere"]) == 3
+def test_a_mesh_that_is_down_is_exit_code_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the line that starts it, or that makes the home where there is none."""
+    (tmp_path / "mortise.toml").touch()
+    assert run(["models", "--home", str(tmp_path)]) == 3
     captured = capsys.readouterr()
-    assert captured.err.startswith("UNAVAILABLE: nothing listens at /nowhere/.mortise/run/")
-    assert "→ mortise start --detach --home /nowhere" in captured.err
+    assert captured.err.startswith(f"UNAVAILABLE: nothing listens at {tmp_path}/.mortise/run/")
+    assert f"→ mortise start --detach --home {tmp_path}\n" in captured.err
     assert captured.out == ""
+    assert run(["models", "--home", "/nowhere"]) == 3
+    assert "→ mortise init /nowhere --example flights\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
