@@ -120,22 +120,10 @@ def _inputs(argument: str) -> list[dict[str, Any]]:
 def show_result(result: Result) -> None:
     """A prediction for people: what was said, how sure, how long it took, what it was made of."""
     if result.predictions is not None:
-        labels = list(result.predictions[0].probabilities) if result.predictions else []
-        print_table(
-            ("row", "label", "confidence", *(f"p({label})" for label in labels), "action"),
-            [
-                (
-                    row,
-                    one.label,
-                    one.confidence_score,
-                    *one.probabilities.values(),
-                    one.get("action"),
-                )
-                for row, one in enumerate(result.predictions)
-            ],
-        )
+        _show_predictions(result)
     elif result.text is not None:
-        print_line(result.text)
+        for line in result.text.splitlines():
+            print_line(line)
     else:
         for tensor in plain(result["outputs"]):
             print_line(f"{tensor['name']} {tensor['datatype']} {tensor['shape']} {tensor['data']}")
@@ -143,6 +131,21 @@ def show_result(result: Result) -> None:
         if item.status != "ok":
             print_line(f"row {row}: {item.status.name}: {item.status.message}")
     print_table(("", ""), _account(result))
+
+
+def _show_predictions(result: Result) -> None:
+    """One line a row that has a prediction, under its number in the request."""
+    answered = (row for row, item in enumerate(result.items or []) if item.status == "ok")
+    rows = answered if result.items is not None else range(len(result.predictions))
+    labels = list(result.predictions[0].probabilities) if result.predictions else []
+    columns = ("row", "label", "confidence", *(f"p({label})" for label in labels), "action")
+    print_table(
+        columns,
+        [
+            (row, one.label, one.confidence_score, *one.probabilities.values(), one.get("action"))
+            for row, one in zip(rows, result.predictions, strict=True)
+        ],
+    )
 
 
 def _account(result: Result) -> list[tuple[str, str]]:

@@ -14,7 +14,8 @@ def show_page(content: dict[str, Any]) -> None:
 
 
 def _show_business(business: dict[str, Any]) -> None:
-    print_line("\n1 Business: what is promised, unless a policy or model contract says otherwise")
+    print_line()
+    print_line("1 Business: what is promised, unless a policy or model contract says otherwise")
     sla = business["sla"]
     rows = [(name, value) for name, value in sla.items() if name != "stages"]
     rows += [(f"{stage} p95 ms", value) for stage, value in sla["stages"].items()]
@@ -23,17 +24,20 @@ def _show_business(business: dict[str, Any]) -> None:
 
 
 def _show_technical(technical: dict[str, Any]) -> None:
-    print_line("\n2 Technical: what is said (a name with ? is optional)")
+    print_line()
+    print_line("2 Technical: what is said (a name with ? is optional)")
     print_line(f"every method may answer {', '.join(technical['common_errors'])}")
     for service, methods in technical["services"].items():
         for name, row in methods.items():
-            print_line(f"\n{service}.{name}")
+            print_line()
+            print_line(f"{service}.{name}")
             for part in ("request", "response", "item"):
                 if row[part] is not None:
                     print_line(f"  {part:<8} {_fields(row[part])}")
             if row["errors"]:
                 print_line(f"  errors   {', '.join(row['errors'])}")
-    print_line("\nTypes")
+    print_line()
+    print_line("Types")
     for name, named in technical["types"].items():
         print_line(f"  {name}: {_fields(named)}")
     print_line()
@@ -45,7 +49,8 @@ def _show_technical(technical: dict[str, Any]) -> None:
 
 
 def _show_operational(operational: dict[str, Any]) -> None:
-    print_line("\n3 Operational: budgets and limits")
+    print_line()
+    print_line("3 Operational: budgets and limits")
     rows = [
         (f"{service}.{name}", *row.values())
         for service, methods in operational["budgets"].items()

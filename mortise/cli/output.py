@@ -3,6 +3,8 @@
 import base64
 import datetime
 import json
+import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +16,8 @@ from rich.table import Table
 from mortise.result import Record
 from mortise.tensors import flat_list
 
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""C0, DEL, C1, and what some readers break lines at."""
 WIDTH_WITHOUT_TERMINAL = 10_000
 """Columns when standard output is a file or pipe: no cell is folded."""
 
@@ -37,6 +41,8 @@ def plain(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.datetime):
         return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such numbers
     return value
 
 
@@ -46,8 +52,14 @@ def compact(value: Any) -> str:
 
 
 def print_line(text: str = "") -> None:
-    """A line for people."""
-    print(text)
+    """One line for people."""
+    print(printable(text))
+
+
+def printable(text: str) -> str:
+    """The text on one line, control characters written out: what a peer sent can neither forge a
+    line nor steer a terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str = "") -> None:
@@ -58,7 +70,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: st
     for name in names:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell(value)) for value in row))
+        table.add_row(*(escape(printable(cell(value))) for value in row))
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH_WITHOUT_TERMINAL)
@@ -92,6 +104,6 @@ def print_failure(name: str, message: str, remedy: str, *, is_json: bool, **more
         fields = {"name": name, "message": message, "remedy": remedy, **more}
         print(json.dumps({"error": plain(fields)}, ensure_ascii=False), file=sys.stderr)
         return
-    print(f"{name}: {message}", file=sys.stderr)
+    print(printable(f"{name}: {message}"), file=sys.stderr)
     if remedy:
         print(f"  → {remedy}", file=sys.stderr)

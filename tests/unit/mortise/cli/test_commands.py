@@ -161,6 +161,22 @@ def test_a_prediction_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in shown
 
 
+def test_rows_keep_their_number_when_others_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A prediction stands under the number its row has in the request; a failed row is named."""
+    whole = sample(METHODS["orchestrator"]["infer"].response)
+    error = {"name": "FEATURE_INVALID", "message": "no\x1b[2J", "code": 201, "trace_id": ""}
+    items = [{"status": error | {"retryable": False}}, {"status": "ok"}]
+
+    def behaviour(number: int, frame: list[Any]) -> Iterable[Step]:
+        yield reply(frame, whole | {"items": items})
+
+    with FakeServer(behaviour) as server:
+        assert run(["infer", "delay", "--rows", "[]", "--home", str(server.home)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:2] == ["1", "label"]
+    assert "row 0: FEATURE_INVALID: no\\x1b[2J" in lines, "a terminal is not steered"
+
+
 USAGE = {
     "no such command": (["nonsense"], "nonsense"),
     "no such option": (["models", "--nonsense"], "nonsense"),
