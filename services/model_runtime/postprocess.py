@@ -88,7 +88,9 @@ class Postprocess:
         else:
             # One sum is cheap, and not finite as soon as one number is not; it may also overflow
             # over finite numbers, so the verdict is the slow path's.
-            if all(math.isfinite(output.sum()) for output in outputs if output.dtype.kind == "f"):
+            with np.errstate(over="ignore", invalid="ignore"):
+                sums = [output.sum() for output in outputs if output.dtype.kind == "f"]
+            if all(map(math.isfinite, sums)):
                 return None
             valid = np.ones(rows, dtype=bool)
         for output in outputs:

@@ -89,7 +89,7 @@ class ViewPreprocess:
         for place, name, dtype in self._used:
             column = _join([block.columns[place] for block in blocks], batch.rows, dtype)
             if column is None:
-                raise _invalid(batch, f"{name} has not one {_COLUMN_TYPES[dtype]} a row")
+                raise _invalid(batch, f"{name} has not one {_COLUMN_TYPES[dtype]} or null a row")
             columns[name] = column
         return self._encoding.encode(columns, rows)
 
@@ -147,6 +147,9 @@ def _array(
 
 def _join(parts: Sequence[FeatureColumn], rows: Sequence[int], dtype: Dtype) -> Column | None:
     """One column of the whole batch; None when a part does not hold its request's rows."""
+    for part, count in zip(parts, rows, strict=True):
+        if part.validity is not UNSET and part.validity.nbytes * 8 < count:
+            return None
     present = _join_validity(parts, rows)
     if dtype == "string":
         texts = [part.data for part in parts if isinstance(part.data, list)]
@@ -161,8 +164,7 @@ def _join(parts: Sequence[FeatureColumn], rows: Sequence[int], dtype: Dtype) -> 
 
 
 def _join_validity(parts: Sequence[FeatureColumn], rows: Sequence[int]) -> Array | None:
-    """One boolean a row of the whole batch, or None when every row has a value. Bits that are
-    missing at the end count as absent."""
+    """One boolean a row of the whole batch, or None when every row has a value."""
     if all(part.validity is UNSET for part in parts):
         return None
     bits = [

@@ -1,0 +1,152 @@
+"""A batch through a model: every row ends in an output or an error of its own request."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.errors import MeshError
+from contracts.execution import Execute
+from services.model_runtime.model import Outcome
+from shared.clock import ManualClock
+
+Make = Callable[..., Any]
+
+
+def y(outcome: Outcome) -> list[list[float]]:
+    """The output's rows."""
+    (output,) = outcome.outputs
+    return np.frombuffer(output.data, "<f4").reshape(output.shape).tolist()
+
+
+def failures(outcome: Outcome) -> dict[int, tuple[str, str]]:
+    """Error name and trace id by row."""
+    return {row: (error.name, error.trace_id[-1]) for row, error in outcome.errors.items()}
+
+
+def test_a_batch_is_computed_whole(make_model: Make, make_batch: Make, clock: ManualClock) -> None:
+    """All rows in one forward, no error."""
+    model, backend = make_model()
+    outcome = model.run(make_batch([1, 2]), clock.monotonic_us())
+    assert y(outcome) == [[0, 2], [4, 6], [8, 10]]
+    assert backend.forwards == [3]
+    assert outcome.errors == {}
+
+
+def test_stage_times_are_measured(make_model: Make, make_batch: Make, clock: ManualClock) -> None:
+    """The forward's time is the forward's."""
+
+    def slow(x: Any) -> Any:
+        clock.advance(0.25)
+        return x
+
+    model, _ = make_model(slow)
+    times = model.run(make_batch([1]), clock.monotonic_us()).times
+    assert (times.tokenize, times.forward, times.postprocess) == (0, 250_000, 0)
+
+
+def test_an_expired_request_fails_and_its_batch_mates_do_not(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """The deadline is checked when the batch is taken up, against the time since its arrival."""
+    model, backend = make_model()
+    received_us = clock.monotonic_us()
+    clock.advance(0.002)
+    outcome = model.run(make_batch([1, 2], deadlines_us=[1_999, 2_001]), received_us)
+    assert failures(outcome) == {0: ("DEADLINE_EXCEEDED", "0")}
+    assert y(outcome) == [[0, 0], [4, 6], [8, 10]]
+    assert backend.forwards == [3]
+
+
+def test_nothing_is_computed_when_every_request_has_expired(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """At the deadline is too late."""
+    model, backend = make_model()
+    received_us = clock.monotonic_us()
+    clock.advance(0.002)
+    outcome = model.run(make_batch([1, 2], deadlines_us=[2_000, 0]), received_us)
+    assert [name for name, _ in failures(outcome).values()] == ["DEADLINE_EXCEEDED"] * 3
+    assert backend.forwards == []
+    assert y(outcome) == [[0, 0]] * 3
+
+
+def test_a_forward_that_raises_fails_every_row_under_its_own_trace(
+    make_model: Make, make_batch: Make, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FORWARD_FAILED tells the kind; the message is in the log under the batch's trace id."""
+
+    def fail(x: Any) -> Any:
+        raise ValueError("secret 4711")
+
+    model, _ = make_model(fail)
+    outcome = model.run(make_batch([1, 2]), clock.monotonic_us())
+    assert failures(outcome) == {
+        0: ("FORWARD_FAILED", "0"), 1: ("FORWARD_FAILED", "1"), 2: ("FORWARD_FAILED", "1")
+    }  # fmt: skip
+    assert outcome.errors[0].message == "fake version 1, 3 rows: ValueError"
+    logged = capsys.readouterr().err
+    assert "secret 4711" in logged
+    assert "0" * 32 in logged
+
+
+def test_a_backend_out_of_memory_is_said_as_such(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """An error that the backend mapped passes through."""
+
+    def fail(x: Any) -> Any:
+        raise MeshError("MEMORY_EXHAUSTED", "a forward of 1 rows")
+
+    model, _ = make_model(fail)
+    outcome = model.run(make_batch([1]), clock.monotonic_us())
+    assert failures(outcome) == {0: ("MEMORY_EXHAUSTED", "0")}
+
+
+def test_a_wrong_number_of_rows_names_model_expected_and_received(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """Nobody knows which row is whose, so all fail."""
+    model, _ = make_model(lambda x: x[:1])
+    outcome = model.run(make_batch([1, 1]), clock.monotonic_us())
+    assert failures(outcome) == {0: ("OUTPUT_INVALID", "0"), 1: ("OUTPUT_INVALID", "1")}
+    message = outcome.errors[0].message
+    assert "fake version 1" in message
+    assert "[[2, 2]] are expected, received [[1, 2]]" in message
+
+
+def test_an_invalid_row_and_an_expired_one_each_have_their_error(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """A row that had expired is not also judged by its output."""
+
+    def spoil(x: Any) -> Any:
+        return np.where(np.arange(len(x))[:, None] < 2, np.float32("nan"), x)
+
+    model, _ = make_model(spoil)
+    received_us = clock.monotonic_us()
+    clock.advance(0.001)
+    batch: Execute = make_batch([1, 1, 1], deadlines_us=[1_000, 5_000, 5_000])
+    assert failures(model.run(batch, received_us)) == {
+        0: ("DEADLINE_EXCEEDED", "0"), 1: ("OUTPUT_INVALID", "1")
+    }  # fmt: skip
+
+
+def test_a_batch_without_trace_ids_is_answered_too(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """They are optional in the contract."""
+    model, _ = make_model(lambda x: x[:0])
+    outcome = model.run(make_batch([1], trace_ids=[]), clock.monotonic_us())
+    assert outcome.errors[0].trace_id == ""
+
+
+def test_a_batch_that_breaks_the_contract_fails_in_each_row(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """INVALID_REQUEST, and nothing is computed."""
+    model, backend = make_model()
+    outcome = model.run(make_batch([1, 1], columns=3), clock.monotonic_us())
+    assert [name for name, _ in failures(outcome).values()] == ["INVALID_REQUEST"] * 2
+    assert backend.forwards == []
