@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from mortise.cli.failures import CommandError
 from mortise.cli.options import DEFAULTS, Options
-from mortise.cli.output import print_line
+from mortise.cli.output import json_text, print_line
 
 LINES_DEFAULT = 200
 _OWN = ("at", "level", "service", "instance", "logger", "event")
@@ -29,7 +29,7 @@ def logs(
         raise CommandError("HOME_INVALID", f"no logs at {folder}", "mortise start --detach")
     records = (record for record in merged(folder) if trace in (None, record.get("trace_id")))
     for record in sorted(deque(records, maxlen=lines), key=_instant):
-        print_line(json.dumps(record, ensure_ascii=False) if options.json else readable(record))
+        print_line(json_text(record) if options.json else readable(record))
 
 
 def merged(folder: Path) -> Iterator[dict[str, Any]]:

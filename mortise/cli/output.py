@@ -18,13 +18,15 @@ from mortise.tensors import flat_list
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """C0, DEL, C1, and what some readers break lines at."""
+_BEYOND_JSON = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""Those of them that JSON does not escape by itself."""
 WIDTH_WITHOUT_TERMINAL = 10_000
 """Columns when standard output is a file or pipe: no cell is folded."""
 
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    print(json.dumps(plain(value), ensure_ascii=False, indent=2))
+    print(json_text(value, indent=2))
 
 
 def plain(value: Any) -> Any:
@@ -46,9 +48,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-def compact(value: Any) -> str:
-    """JSON on one line, for a cell or a line."""
-    return json.dumps(plain(value), ensure_ascii=False)
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON, by default on one line; readable, but with every control character escaped."""
+    text = json.dumps(plain(value), ensure_ascii=False, indent=indent)
+    return _BEYOND_JSON.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def print_line(text: str = "") -> None:
@@ -102,7 +105,7 @@ def print_failure(name: str, message: str, remedy: str, *, is_json: bool, **more
     """An error on standard error: its name, what happened, and what to do."""
     if is_json:
         fields = {"name": name, "message": message, "remedy": remedy, **more}
-        print(json.dumps({"error": plain(fields)}, ensure_ascii=False), file=sys.stderr)
+        print(json_text({"error": fields}), file=sys.stderr)
         return
     print(printable(f"{name}: {message}"), file=sys.stderr)
     if remedy:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from mortise.cli.arguments import STANDARD_INPUT, read_json
 from mortise.cli.failures import UsageError
 from mortise.cli.options import DEFAULTS, Options, author_name
-from mortise.cli.output import compact, print_json, print_line, print_table
+from mortise.cli.output import json_text, print_json, print_line, print_table
 from mortise.result import Record
 
 
@@ -26,7 +26,7 @@ def policies(*, at: str | None = None, options: Options = DEFAULTS) -> None:
         print_json(answer)
         return
     print_line(f"policy {answer.version}, {answer.digest}")
-    rows = [(policy.kind, policy.name, compact(policy.spec)) for policy in answer.policies]
+    rows = [(policy.kind, policy.name, json_text(policy.spec)) for policy in answer.policies]
     print_table(("kind", "name", "spec"), rows)
 
 
@@ -109,7 +109,7 @@ def diff(since: int, until: int, /, *, options: Options = DEFAULTS) -> None:
         print_line(f"{difference.kind} {difference.name}")
         for sign, side in (("-", difference.before), ("+", difference.after)):
             if side is not None:
-                print_line(f"  {sign} {compact(side.spec)}")
+                print_line(f"  {sign} {json_text(side.spec)}")
 
 
 def verify(*, options: Options = DEFAULTS) -> int:

@@ -161,6 +161,21 @@ def test_a_prediction_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in shown
 
 
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_a_record_cannot_forge_another(
+    as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One record is one line, whatever its text; as JSON it is the same record."""
+    (tmp_path / ".mortise/log").mkdir(parents=True)
+    record = {"at": "2026", "event": "a\nb\x1b[2J\x9b\u2028c"}
+    (tmp_path / ".mortise/log/x.0.jsonl").write_text(json.dumps(record) + "\n")
+    assert run(["logs", "--home", str(tmp_path), *(["--json"] if as_json else [])]) == 0
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) == 1
+    assert not set(shown) & {"\x1b", "\x9b"}
+    assert not as_json or json.loads(shown) == record
+
+
 def test_rows_keep_their_number_when_others_failed(capsys: pytest.CaptureFixture[str]) -> None:
     """A prediction stands under the number its row has in the request; a failed row is named."""
     whole = sample(METHODS["orchestrator"]["infer"].response)
