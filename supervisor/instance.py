@@ -47,6 +47,7 @@ class Instance:
         self.stderr = stderr
         self.started_s = clock.monotonic()
         self.ready_s = self.beat_s = self.answered_s = self.started_s
+        self._stopped_from_s: float | None = None
         self.ready_or_gone = asyncio.Event()
         self.promoted_or_gone = asyncio.Event()
         self.stopped_or_gone = asyncio.Event()
@@ -126,16 +127,20 @@ class Instance:
             self.reason = reason
             self._signal(signal.SIGKILL)
 
-    def signs(self) -> Signs:
-        """What liveness is judged by."""
+    def signs(self, now_s: float) -> Signs:
+        """What liveness is judged by; looks at the process."""
+        if not _is_stopped(self.pid):
+            self._stopped_from_s = None
+        elif self._stopped_from_s is None:
+            self._stopped_from_s = now_s
         return Signs(
             pid=self.pid,
             is_ready=self.state != "starting",
             is_accepting=self.accepting,
-            is_stopped=_is_stopped(self.pid),
             started_s=self.started_s,
             beat_s=self.beat_s,
             answered_s=self.answered_s,
+            stopped_from_s=self._stopped_from_s,
         )
 
     def ending(self) -> str:

@@ -31,27 +31,31 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What is known of one child, instants in monotonic seconds. `pid` 0: not adopted yet."""
+    """What is known of one child, instants in monotonic seconds; `math.inf` for a sign that this
+    child does not give. `pid` 0: not adopted yet. `stopped_from_s`: since when it is in state T.
+    """
 
     pid: int
     is_ready: bool
     is_accepting: bool
-    is_stopped: bool
     started_s: float
     beat_s: float
     answered_s: float
+    stopped_from_s: float | None = None
 
 
 def judge(signs: Signs, now_s: float, patience: Patience, grace_from_s: float) -> str | None:
     """Why this child must be killed, or None. `grace_from_s`: when the last grace began."""
+    if signs.stopped_from_s is not None:
+        stopped_s = now_s - max(signs.stopped_from_s, grace_from_s)
+        if stopped_s > patience.stopped_s_max:
+            return f"stopped for {stopped_s:.1f} s"
     if not signs.is_ready:
         waited_s = now_s - max(signs.started_s, grace_from_s)
         limit_s = patience.start_s_max if signs.pid else patience.adopted_s_max
         word = "not ready" if signs.pid else "not forked"
         return f"{word} {waited_s:.1f} s after its start" if waited_s > limit_s else None
     silent_s = now_s - max(signs.beat_s, grace_from_s)
-    if signs.is_stopped and silent_s > patience.stopped_s_max:
-        return f"stopped, without a heartbeat for {silent_s:.1f} s"
     if silent_s > patience.beat_s_max:
         return f"no heartbeat for {silent_s:.1f} s"
     unanswered_s = now_s - max(signs.answered_s, grace_from_s)

@@ -9,6 +9,7 @@ from shared import logs
 from shared.clock import Clock
 from shared.home import socket_path
 from supervisor.instance import Instance
+from supervisor.jemalloc import is_loaded
 from supervisor.launcher import Launcher, Surroundings
 from supervisor.liveness import Suspension, judge
 from supervisor.probe import Probe
@@ -191,9 +192,17 @@ class Mesh:
             return
 
     def _on_change(self, slot: Slot, instance: Instance) -> None:
+        if instance.state == "ready":
+            self._check_allocator(instance)
         if instance is slot.active and instance.accepting:
             self.probes[slot.spec.label].now()
         self.changed.set()
+
+    def _check_allocator(self, instance: Instance) -> None:
+        """The loader only warns when it cannot preload: say it once more, where it is read."""
+        library = self._launcher.surroundings.jemalloc
+        if library is not None and not is_loaded(instance.pid, library):
+            log.warning("jemalloc_not_loaded", child=instance.label, library=library)
 
     def _on_answer(self, slot: Slot, health: Health | None) -> None:
         active = slot.active
@@ -221,7 +230,7 @@ class Mesh:
         if self._suspension.tick(now_s, time.clock_gettime(time.CLOCK_BOOTTIME)):
             log.warning("time_lost", grace_s=patience.grace_s)
         for instance in list(self._instances()):
-            reason = judge(instance.signs(), now_s, patience, self._suspension.grace_from_s)
+            reason = judge(instance.signs(now_s), now_s, patience, self._suspension.grace_from_s)
             if reason is None:
                 continue
             log.error("child_stuck", child=instance.label, pid=instance.pid, reason=reason)
@@ -230,7 +239,7 @@ class Mesh:
                 self.template.kill("it does not fork")
                 self._launcher.abandon(instance, reason)
         if self.template is not None:
-            self.template.judge(now_s, patience.start_s_max)
+            self.template.judge(now_s, patience, self._suspension.grace_from_s)
         for slot in self.slots:
             slot.tick(now_s)
         if (count := self._reaper.kill_strangers()) > 0:

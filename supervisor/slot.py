@@ -182,7 +182,12 @@ class Slot:
         self.active, self.standby = self.standby, None
         self._standby_due_s = max(self._standby_due_s, self._clock.monotonic() + standby_delay_s)
         self.active.promote()
-        log.info("standby_promoted", child=self.spec.label, pid=self.active.pid)
+        log.info(
+            "standby_promoted",
+            child=self.spec.label,
+            pid=self.active.pid,
+            child_instance=self.active.identity,
+        )
 
     def _dismiss(self, instance: Instance) -> None:
         """Ask it to leave; its exit will not count as a failure."""
@@ -223,6 +228,7 @@ class Slot:
                 "child_gone",
                 child=self.spec.label,
                 pid=instance.pid,
+                child_instance=instance.identity,
                 was_active=was_active,
                 ending=instance.ending(),
                 degraded=restarts.is_degraded,

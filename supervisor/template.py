@@ -5,14 +5,17 @@ forked lives on (they are the supervisor's children), and a new one is made.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from shared import logs
 from shared.channel import Channel, pair
 from shared.clock import Clock
 from supervisor.instance import Instance
 from supervisor.launcher import Launcher
+from supervisor.liveness import Patience, judge
 from supervisor.reaper import Reaper
 from supervisor.restart import Intensity, Restarts
 from supervisor.spec import ChildSpec
@@ -89,13 +92,15 @@ class Template:
             return False
         return instance.send_packet(facts, descriptors)
 
-    def judge(self, now_s: float, start_s_max: float) -> None:
-        """End one that does not get ready."""
-        instance = self.instance
-        if instance is None or instance.state != "starting":
+    def judge(self, now_s: float, patience: Patience, grace_from_s: float) -> None:
+        """End one that does not get ready, or is stopped; a template has no heartbeat."""
+        if self.instance is None:
             return
-        if now_s - instance.started_s > start_s_max:
-            instance.kill(f"not ready after {start_s_max} s")
+        signs = replace(self.instance.signs(now_s), beat_s=math.inf, answered_s=math.inf)
+        reason = judge(signs, now_s, patience, grace_from_s)
+        if reason is not None:
+            log.error("template_stuck", pid=signs.pid, reason=reason)
+            self.instance.kill(reason)
 
     def kill(self, reason: str) -> None:
         """End a template that does not fork; a new one follows."""

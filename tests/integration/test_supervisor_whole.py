@@ -31,9 +31,9 @@ def mesh() -> Iterator[ToyMesh]:
         {
             "control_plane": {"overlaps": False},
             "data_fabric": {"standby": True},
-            "model_runtime": {"standby": True, "forked": True},
+            "model_runtime": {"standby": True, "forked": True, "memory_mib_max": 1_024},
             "orchestrator": {"standby": True},
-        }
+        },
     ) as made:
         made.wait_whole()
         yield made
@@ -109,6 +109,19 @@ def test_a_killed_template_costs_nothing(mesh: ToyMesh) -> None:
     assert state(row["pid"]) in "SR"
 
 
+def test_a_stopped_template_costs_nothing(mesh: ToyMesh) -> None:
+    """SIGSTOP of the template: the standby takes over from a killed runtime all the same, and the
+    template is replaced."""
+    mesh.wait_whole()
+    template_pid = mesh.status()["template_pid"]
+    row = mesh.child("model_runtime")
+    kill(template_pid, signal.SIGSTOP)
+    kill(row["pid"], signal.SIGKILL)
+    mesh.wait_for(lambda: mesh.child("model_runtime")["pid"] == row["standby"]["pid"], 2.0)
+    mesh.wait_for(lambda: mesh.status()["template_pid"] not in (0, template_pid))
+    mesh.wait_whole()
+
+
 def test_a_stopped_child_is_replaced(mesh: ToyMesh) -> None:
     """SIGSTOP: a child that is alive but silent is killed, and its standby takes over."""
     mesh.wait_whole()
@@ -116,7 +129,7 @@ def test_a_stopped_child_is_replaced(mesh: ToyMesh) -> None:
     kill(pid, signal.SIGSTOP)
     took_s = mesh.wait_for(lambda: mesh.child("data_fabric")["pid"] not in (0, pid))
     assert took_s < 5.0
-    assert "stopped, without a heartbeat" in mesh.child("data_fabric")["last_ending"]
+    assert "stopped for" in mesh.child("data_fabric")["last_ending"]
 
 
 def test_a_stopped_supervisor_judges_nobody(mesh: ToyMesh) -> None:
@@ -170,9 +183,10 @@ def test_the_run_directory_is_the_owners(mesh: ToyMesh) -> None:
 
 
 def test_children_are_hardened(mesh: ToyMesh) -> None:
-    """Every child has its own session, no_new_privs, no core files, and the chosen allocator,
-    thread and locale settings; and it dies with the supervisor, not with the template."""
+    """Every child has its own session, no_new_privs and no core files, is the supervisor's own
+    child though the template forked it, and a runtime has its memory limit."""
     mesh.wait_whole()
+    runtime = mesh.child("model_runtime")
     for pid in mesh.processes():
         facts = Path(f"/proc/{pid}/status").read_text()
         assert "NoNewPrivs:\t1" in facts
@@ -181,6 +195,8 @@ def test_children_are_hardened(mesh: ToyMesh) -> None:
         if pid == mesh.pid:
             continue
         assert f"PPid:\t{mesh.pid}\n" in facts, "adopted by the supervisor"
+        is_worker = pid in (runtime["pid"], runtime["standby"]["pid"])
+        assert is_worker == bool(re.search(rf"Max data size\s+{2**30}\s", limits))
         session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]
         assert session == str(pid)
 

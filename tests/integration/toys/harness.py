@@ -22,6 +22,7 @@ from supervisor import run
 ROOT = Path(__file__).parents[3]
 HOME_FILE = "home_version = 1\n"
 wait_s_max = 20.0
+records_shown_max = 15
 gone_s_max = 2.0
 """A killed supervisor leaves no process after this long."""
 
@@ -96,7 +97,7 @@ class ToyMesh:
         begun_s = time.monotonic()
         while not is_so():
             if time.monotonic() - begun_s > seconds:
-                raise AssertionError(f"not within {seconds} s; output:\n{self.output()}")
+                raise AssertionError(f"not within {seconds} s\n{self.last_words()}")
             time.sleep(0.01)
         return time.monotonic() - begun_s
 
@@ -118,6 +119,11 @@ class ToyMesh:
         """The log of one child, or of the supervisor."""
         file = self.home / ".mortise" / "log" / f"{service}.0.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def last_words(self) -> str:
+        """The supervisor's output and its last records, for a failed test."""
+        records = [f"{record}" for record in self.records("supervisor")[-records_shown_max:]]
+        return "\n".join([self.output(), *records])
 
     def end(self) -> None:
         """Kill whatever is left of this mesh, and its home."""

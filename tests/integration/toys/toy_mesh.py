@@ -35,6 +35,7 @@ def make_spec(wish: dict[str, Any]) -> MeshSpec:
             overlaps=row.get("overlaps", True),
             is_forked=row.get("forked", False),
             drain_s=row.get("drain_s", 2.0),
+            memory_mib_max=row.get("memory_mib_max", 0),
         )
         for service, row in wish["children"].items()
     )

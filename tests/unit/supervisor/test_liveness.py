@@ -1,5 +1,6 @@
 """Who is stuck, and when nobody may be judged."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,6 @@ WELL = Signs(
     pid=7,
     is_ready=True,
     is_accepting=True,
-    is_stopped=False,
     started_s=0.0,
     beat_s=NOW_S,
     answered_s=NOW_S,
@@ -25,8 +25,10 @@ WELL = Signs(
         (WELL, None),
         (replace(WELL, beat_s=NOW_S - 5.0), None),
         (replace(WELL, beat_s=NOW_S - 5.1), "no heartbeat for 5.1 s"),
-        (replace(WELL, beat_s=NOW_S - 2.1, is_stopped=True), "stopped, without a heartbeat"),
-        (replace(WELL, beat_s=NOW_S - 1.9, is_stopped=True), None),
+        (replace(WELL, stopped_from_s=NOW_S - 2.1), "stopped for 2.1 s"),
+        (replace(WELL, stopped_from_s=NOW_S - 2.1, is_ready=False), "stopped for 2.1 s"),
+        (replace(WELL, stopped_from_s=NOW_S - 1.9), None),
+        (replace(WELL, beat_s=math.inf, answered_s=math.inf), None),
         (replace(WELL, answered_s=NOW_S - 15.1), "no answer to a probe for 15.1 s"),
         (replace(WELL, answered_s=NOW_S - 15.1, is_accepting=False), None),
         (replace(WELL, is_ready=False, started_s=NOW_S - 60.0, beat_s=0.0), None),
