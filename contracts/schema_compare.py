@@ -1,7 +1,7 @@
 """Does one JSON Schema accept everything that another one allows? Pure.
 
 Only for the schemas that msgspec makes of our types: references, enums, unions, numbers, strings,
-arrays and objects, none of them recursive. What it does not know it reports as a difference.
+arrays and objects, none of them recursive. A keyword that it does not know may not change.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,15 @@ Schema = dict[str, Any]
 
 NESTING_MAX = 64
 """Our types are not recursive; the deepest has 9 levels."""
-_LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems")
-_UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems")
-_EXACT = ("pattern", "format", "contentEncoding")
+_LOWER = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
+_UPPER = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
+_WORDS = frozenset({"title", "description", "default", "$defs", "discriminator"})
+"""What constrains nothing."""
+_STRUCTURE = _WORDS | {
+    "type", "enum", "anyOf", "properties", "required", "additionalProperties", "propertyNames",
+    "items", "prefixItems",
+}  # fmt: skip
+"""What is compared part by part; any other keyword must be a bound, or stay as it is."""
 
 
 def refusals(sent: Schema, read: Schema, *, answer: bool = False) -> list[str]:
@@ -36,7 +42,7 @@ class _Comparison:
         """The reasons below one place of the two schemas."""
         assert depth, "a contract's type is not recursive"
         sent, read = _resolve(sent, self.sent_types), _resolve(read, self.read_types)
-        if not _constraints(read):
+        if not read.keys() - _WORDS:
             return
         alternatives = read.get("anyOf")
         if "anyOf" in sent:
@@ -105,8 +111,8 @@ class _Comparison:
     def _bounds(self, sent: Schema, read: Schema, where: str) -> Iterator[str]:
         """The bounds of the reader that the writer does not keep."""
         before, after = self._in_time(sent, read)
-        for name in (*_LOWER, *_UPPER, *_EXACT):
-            if name in read and not _keeps(sent.get(name), read[name], name, "enum" in sent):
+        for name in sorted(read.keys() - _STRUCTURE):
+            if not _keeps(sent.get(name), read[name], name, "enum" in sent):
                 old, new = before.get(name, "absent"), after.get(name, "absent")
                 yield f"{where}: {name} was {old}, is {new}"
 
@@ -123,10 +129,6 @@ def _resolve(schema: Schema, types: dict[str, Schema]) -> Schema:
 def _part(schema: Schema, name: str) -> Schema:
     part = schema.get(name, {})
     return part if isinstance(part, dict) else {}
-
-
-def _constraints(schema: Schema) -> set[str]:
-    return schema.keys() - {"title", "description", "default", "$defs", "discriminator"}
 
 
 def _types(schema: Schema) -> set[str]:
@@ -156,6 +158,8 @@ def _enum(sent: Schema, read: Schema, where: str) -> Iterator[str]:
 
 def _keeps(sent: Any, read: Any, name: str, is_enum: bool) -> bool:
     """Whether what is written within the bound `sent` (None: unbounded) stays within `read`."""
-    if name in _EXACT:
-        return is_enum or sent == read
-    return sent is not None and (sent >= read if name in _LOWER else sent <= read)
+    if name in _LOWER:
+        return sent is not None and bool(sent >= read)
+    if name in _UPPER:
+        return sent is not None and bool(sent <= read)
+    return is_enum or bool(sent == read)

@@ -60,6 +60,16 @@ REQUESTS = {
         "a: maxItems was absent, is 2",
     ),
     "items narrowed": ([("a", list[float])], [("a", list[int])], "a[]: number is not accepted"),
+    "map bounded": (
+        [("a", dict[str, int])],
+        [("a", Annotated[dict[str, int], Meta(max_length=2)])],
+        "a: maxProperties was absent, is 2",
+    ),
+    "keyword nobody knows": (
+        [("a", int)],
+        [("a", Annotated[int, Meta(extra_json_schema={"multipleOf": 2})])],
+        "a: multipleOf was absent, is 2",
+    ),
     "map values narrowed": (
         [("a", dict[str, float])],
         [("a", dict[str, int])],
