@@ -27,10 +27,12 @@ class DatabaseError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """`application_id` marks the file as ours; migration n leads from user_version n to n + 1."""
+    """`application_id` marks the file as ours; migration n leads from user_version n to n + 1;
+    `cache_kib` bounds the writer's page cache: a transaction that dirties more pages spills."""
 
     application_id: int
     migrations: tuple[str, ...]
+    cache_kib: int = 2_048
 
 
 def connect_writer(path: Path, schema: Schema, vfs: str | None = None) -> apsw.Connection:
@@ -41,6 +43,7 @@ def connect_writer(path: Path, schema: Schema, vfs: str | None = None) -> apsw.C
         _configure(connection)
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
+        connection.pragma("cache_size", -schema.cache_kib)
         connection.wal_autocheckpoint(_autocheckpoint_pages)
         connection.transaction_mode = "IMMEDIATE"
         _migrate(connection, path, schema)

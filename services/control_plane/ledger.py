@@ -5,7 +5,6 @@ order, or from a copied spool file. Billing counts a (tenant_id, id) once: the f
 as long as there is none the first one.
 """
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,13 @@ import msgspec
 from contracts.lineage import Combination, Receipt
 from services.control_plane.connection import Schema
 from services.control_plane.database import Database
+from services.control_plane.receipts import (
+    OK,
+    Stored,
+    decode_receipt,
+    put_receipts,
+    request_key,
+)
 
 NAME = "ledger.db"
 _ballast_bytes = 8 * 1024 * 1024
@@ -29,10 +35,9 @@ SCHEMA = Schema(
         );
         CREATE UNIQUE INDEX receipts_by_trace ON receipts (trace, content);
         CREATE TABLE requests (
-            number INTEGER PRIMARY KEY, request BLOB NOT NULL, answers INTEGER NOT NULL,
-            billed INTEGER NOT NULL, is_ok INTEGER NOT NULL
-        );
-        CREATE UNIQUE INDEX requests_by_id ON requests (request);
+            request BLOB PRIMARY KEY, answers INTEGER NOT NULL, billed INTEGER NOT NULL,
+            is_ok INTEGER NOT NULL
+        ) WITHOUT ROWID;
         CREATE TABLE combinations (
             snapshot TEXT PRIMARY KEY, model TEXT NOT NULL, first_us INTEGER NOT NULL,
             last_us INTEGER NOT NULL, body BLOB NOT NULL
@@ -46,14 +51,13 @@ SCHEMA = Schema(
         CREATE TABLE unreadable (content INTEGER PRIMARY KEY, body BLOB NOT NULL);
         """,
     ),
+    cache_kib=16_384,
 )
-_decode_receipt = msgspec.msgpack.Decoder(Receipt).decode
 _decode_combination = msgspec.json.Decoder(Combination).decode
 _NEVER_US = 2**62
 _answers_max = 64
 """Answers to one trace id that a look-up considers, the newest."""
 _combinations_max = 64
-OK = "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +66,6 @@ class Totals:
 
     receipts: int
     requests: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What one call added: requests counted for the first time, receipts known already, and
-    records that are no receipts (kept aside, so that they do not hold up the spool)."""
-
-    counted: int
-    duplicates: int
-    unreadable: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +112,7 @@ class Ledger:
         def work(connection: apsw.Connection) -> tuple[Stored, Totals]:
             for combination in combinations:
                 _put_combination(connection, combination)
-            stored = _put_receipts(connection, receipts)
+            stored = put_receipts(connection, receipts)
             return stored, _read_totals(connection)
 
         stored, self.totals = await self.database.write(work)
@@ -159,77 +153,19 @@ def _put_combination(connection: apsw.Connection, combination: Combination) -> N
     )
 
 
-def _put_receipts(connection: apsw.Connection, receipts: Iterable[msgspec.Raw]) -> Stored:
-    counted = kept = duplicates = unreadable = 0
-    used: dict[str, tuple[int, int]] = {}
-    for raw in receipts:
-        body = bytes(raw)
-        content = _hash64(body)
-        try:
-            receipt = _decode_receipt(body)
-            trace = bytes.fromhex(receipt.trace_id)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            connection.execute("INSERT OR IGNORE INTO unreadable VALUES (?, ?)", (content, body))
-            unreadable += 1
-            continue
-        connection.execute(
-            "INSERT OR IGNORE INTO receipts VALUES (NULL, ?, ?, ?)", (trace, content, body)
-        )
-        if not connection.changes():
-            duplicates += 1
-            continue
-        kept += 1
-        counted += _count_request(connection, receipt, connection.last_insert_rowid())
-        first, last = used.get(receipt.snapshot, (receipt.at_us, receipt.at_us))
-        used[receipt.snapshot] = (min(first, receipt.at_us), max(last, receipt.at_us))
-    for snapshot, (first, last) in used.items():
-        connection.execute(
-            "UPDATE combinations SET first_us = min(first_us, ?), last_us = max(last_us, ?)"
-            " WHERE snapshot = ?",
-            (first, last, snapshot),
-        )
-    connection.execute(
-        "UPDATE totals SET receipts = receipts + ?, requests = requests + ?", (kept, counted)
-    )
-    return Stored(counted, duplicates, unreadable)
-
-
-def _count_request(connection: apsw.Connection, receipt: Receipt, number: int) -> bool:
-    """Count an answer to (tenant_id, id); whether it was the first. An ok answer takes the bill
-    from a failed one."""
-    answers = connection.execute(
-        "INSERT INTO requests VALUES (NULL, ?, 1, ?, ?) ON CONFLICT (request) DO UPDATE SET"
-        " answers = answers + 1, is_ok = max(is_ok, excluded.is_ok),"
-        " billed = CASE WHEN is_ok < excluded.is_ok THEN excluded.billed ELSE billed END"
-        " RETURNING answers",
-        (_request_key(receipt), number, receipt.status == OK),
-    ).get
-    return bool(answers == 1)
-
-
 def _find(connection: apsw.Connection, trace_id: str) -> Found | None:
     rows = connection.execute(
         "SELECT body FROM receipts WHERE trace = ? ORDER BY number DESC LIMIT ?",
         (bytes.fromhex(trace_id), _answers_max),
     )
-    receipts = [_decode_receipt(body) for (body,) in rows]
+    receipts = [decode_receipt(body) for (body,) in rows]
     if not receipts:
         return None
     receipt = next((answer for answer in receipts if answer.status == OK), receipts[0])
     answers = connection.execute(
-        "SELECT answers FROM requests WHERE request = ?", (_request_key(receipt),)
+        "SELECT answers FROM requests WHERE request = ?", (request_key(receipt),)
     ).get
     body = connection.execute(
         "SELECT body FROM combinations WHERE snapshot = ?", (receipt.snapshot,)
     ).get
     return Found(receipt, None if body is None else _decode_combination(body), answers)
-
-
-def _hash64(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big", signed=True)
-
-
-def _request_key(receipt: Receipt) -> bytes:
-    """The length keeps ("ab", "c") apart from ("a", "bc")."""
-    text = f"{len(receipt.tenant_id)}:{receipt.tenant_id}{receipt.id}"
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()

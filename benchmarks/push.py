@@ -1,0 +1,121 @@
+"""How long a commit that loads nothing takes until it is active everywhere.
+
+    python -m benchmarks.push [COMMITS]
+
+The control plane and three instances with the real follower, each on its own socket connection,
+in one process on the default loop; each commit fsyncs the log, three candidate files and three
+folders. Measured at the operator's client, from the call to its answer, with 10 ms between
+commits. Writes benchmarks/results/push.json.
+"""
+
+import asyncio
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from contracts import control
+from contracts.policies import BatchingPolicy, BatchingSpec
+from services.control_plane.service import ControlPlane
+from shared import logs
+from shared.environment import Environment
+from shared.lifecycle import running
+from shared.policy_follower import PolicyFollower, ReportParts
+from shared.rpc.client import RpcClient
+
+ROOT = Path(__file__).parents[1]
+RESULT = Path(__file__).with_name("results") / "push.json"
+SERVICES = ("data_fabric", "model_runtime", "orchestrator")
+WARM_UP = 20
+PAUSE_S = 0.01
+GOAL_MS_P95 = 50.0
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on; no host name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": len(models),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "apsw": version("apsw"),
+    }
+
+
+def percentile(sorted_values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
+
+
+async def follow(service: str, home: Path) -> PolicyFollower:
+    """An instance that accepts everything, once it has the first version."""
+    has_version = asyncio.Event()
+    follower = PolicyFollower(
+        Environment.for_test(service, home),
+        check=lambda _policies: None,
+        activate=lambda policies: has_version.set() if policies.version else None,
+        report=lambda: ReportParts(ready=True),
+    )
+    await follower.start()
+    await has_version.wait()
+    return follower
+
+
+async def measure(home: Path, commits: int) -> list[float]:
+    """Milliseconds of each commit."""
+    environment = Environment.for_test("control_plane", home)
+    durations_ms: list[float] = []
+    async with running(partial(ControlPlane, settle_s=1.0), environment):  # type: ignore[arg-type]
+        followers = [await follow(service, home) for service in SERVICES]
+        client = RpcClient(str(environment.run_dir / "control_plane.sock"), "control_plane")
+        await client.connect(1.0)
+        for number in range(WARM_UP + commits):
+            policy = BatchingPolicy(name="tiny", spec=BatchingSpec(rows_max=1 + number % 1_000))
+            body = control.Apply(policies=[policy], author="benchmark", reason="measure")
+            begun_s = time.perf_counter()
+            applied = await client.call("apply", body)
+            durations_ms.append((time.perf_counter() - begun_s) * 1_000)
+            assert not applied.fenced
+            assert {follower.current.version for follower in followers} == {applied.version}
+            await asyncio.sleep(PAUSE_S)
+        for follower in followers:
+            await follower.close()
+        await client.close()
+    return sorted(durations_ms[WARM_UP:])
+
+
+def main() -> None:
+    """Measure, print, write."""
+    commits = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    logs.direct(lambda _line: None, service="benchmark", instance="benchmark")
+    folder = Path(tempfile.mkdtemp(prefix="mo", dir="/tmp"))
+    home = Path(shutil.copytree(ROOT / "examples" / "bench", folder / "h"))
+    durations_ms = asyncio.run(measure(home, commits))
+    shutil.rmtree(folder)
+    result = {
+        "what": "a commit that loads nothing, until active at three instances, milliseconds",
+        "command": f"python -m benchmarks.push {commits}",
+        "commits": commits,
+        **{
+            name: round(percentile(durations_ms, share), 2)
+            for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+        },
+        "max": round(durations_ms[-1], 2),
+        "goal_p95": GOAL_MS_P95,
+        "machine": machine(),
+    }
+    print(json.dumps(result, indent=1))
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
