@@ -25,6 +25,7 @@ from services.data_fabric.lookups import Lookup, lookups_of
 from services.data_fabric.online import NEVER, Index
 from services.data_fabric.plan import Plan
 from services.data_fabric.sql import REQUEST
+from services.data_fabric.validation import INT64
 
 IndexKey = tuple[str, tuple[str, ...], str | None]
 
@@ -223,6 +224,8 @@ class _Compiler:
                 for bound in contract.range
             )
             parts.append(f"{low!r} <= {value.code} <= {high!r}")
+        elif contract.dtype == "int64":
+            parts.append(f"{INT64[0]} <= {value.code} <= {INT64[1]}")
         if contract.values is not UNSET:
             allowed = self._emitter.bind(frozenset(contract.values))
             parts.append(f"{value.code} in {allowed}")

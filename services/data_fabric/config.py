@@ -3,6 +3,8 @@
 import duckdb
 import sqlglot
 
+from contracts.limits import rows_per_request_max
+
 ENGINE = f"duckdb {duckdb.__version__}"
 PARSER = f"sqlglot {sqlglot.__version__}"
 
@@ -30,6 +32,27 @@ engine_timeout_s = 120.0
 """A load or an offline run of the engine that takes longer is interrupted."""
 request_timeout_s = 5.0
 """A micro-batch on the engine that takes longer is interrupted."""
+engine_batch_rows = 256
+"""Requests that one run of the engine takes together."""
+engine_waiting_rows_max = 16_384
+"""Rows that wait for the engine; one request more gets OVERLOADED."""
+inline_rows_max = 128
+"""Rows of a call that are computed at once on the loop, about 3 ms; a longer call is computed in
+slices, so that the loop turns in between."""
+slow_calls_max = 64
+"""Calls in slices or on the engine at a time; one more gets OVERLOADED."""
+start_wait_s = 60.0
+"""A start waits this long for its views, then serves what it has."""
+source_poll_s = 5.0
+"""How often files of sources and views are looked at for changes."""
+switch_interval_s = 0.001
+"""A loading thread gives the interpreter back at least this often, so that the loop is not held
+up for the default of 5 ms."""
+quarantine_file_bytes = 8 * 1024 * 1024
+quarantine_waiting_max = 1_000
+"""Refused rows that wait to be written; more are counted as dropped."""
 
 assert batch_rows <= source_rows_max, "a batch fits into a source"
 assert request_timeout_s <= engine_timeout_s, "a request waits no longer than a load"
+assert engine_waiting_rows_max >= 2 * rows_per_request_max, "the longest request can wait"
+assert inline_rows_max <= rows_per_request_max, "a slice is part of a request"

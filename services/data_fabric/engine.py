@@ -34,7 +34,12 @@ _SETTINGS = (
 
 
 class EngineFailed(Exception):
-    """A statement was refused, failed or took too long; the engine's words are in the message."""
+    """A statement was refused, failed or took too long; the engine's words are in the message.
+    `kind` is "time", "memory", or "statement" for everything else."""
+
+    def __init__(self, message: str, kind: str = "statement") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def sql_type(dtype: str) -> str:
@@ -51,7 +56,7 @@ class Engine:
     """One locked connection, for one thread at a time."""
 
     def __init__(self, timeout_s: float = engine_timeout_s) -> None:
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._connection = duckdb.connect(
             ":memory:",
             config={
@@ -69,13 +74,16 @@ class Engine:
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        timer = threading.Timer(self._timeout_s, self._connection.interrupt)
+        timer = threading.Timer(self.timeout_s, self._connection.interrupt)
         timer.daemon = True
         timer.start()
         try:
             yield
         except duckdb.InterruptException as error:
-            raise EngineFailed(f"{what} took longer than {self._timeout_s:g} s") from error
+            raise EngineFailed(f"{what} took longer than {self.timeout_s:g} s", "time") from error
+        except (duckdb.OutOfMemoryException, MemoryError) as error:
+            limit = f"engine_memory_mib is {engine_memory_mib}"
+            raise EngineFailed(f"{what} does not fit into memory, {limit}", "memory") from error
         except duckdb.Error as error:
             raise EngineFailed(f"{what}: {error}") from error
         finally:

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from services.data_fabric.engine import Engine
+from services.data_fabric.engine import Engine, EngineFailed
 from services.data_fabric.plan import Plan
 from services.data_fabric.refusal import SourceRefused
 from services.data_fabric.rewrite import NEWEST, ROW, relation_queries, request_query
 from services.data_fabric.sources import ARROW_TYPES, Source, SourceReader
 from services.data_fabric.sql import REQUEST, View
 
+Place = tuple[Path, str]
+"""A folder and the pattern of files below it."""
 
-def identify(reader: SourceReader, view: View, patterns: Mapping[str, Path]) -> dict[str, Source]:
+
+def identify(reader: SourceReader, view: View, places: Mapping[str, Place]) -> dict[str, Source]:
     """Identify every source that the view names."""
-    missing = sorted(set(view.sources) - set(patterns))
+    missing = sorted(set(view.sources) - set(places))
     if missing:
         raise SourceRefused(f"there is no source {', '.join(missing)}")
-    return {
-        name: reader.identify(name, patterns[name].parent, patterns[name].name)
-        for name in view.sources
-    }
+    return {name: reader.identify(name, *places[name]) for name in view.sources}
 
 
 def materialise(
@@ -33,7 +33,13 @@ def materialise(
 ) -> None:
     """Make a table of every relation that the request's part of the view joins."""
     for name, columns in plan.source_columns.items():
-        engine.create_table(name, reader.batches(sources[name], columns))
+        stream = reader.stream(sources[name], columns)
+        try:
+            engine.create_table(name, stream.arrow)
+        except EngineFailed:
+            if stream.error is not None:
+                raise stream.error from None
+            raise
     queries = relation_queries(plan)
     for name, query in queries.items():
         engine.create_table_as(name, query)

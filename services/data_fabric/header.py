@@ -31,18 +31,18 @@ def read_header(text: str) -> ViewHeader:
     """The header of a view's text. Raises ViewRefused naming the line or the field."""
     match = _COMMENT.match(text)
     if match is None:
-        raise ViewRefused([Finding(1, "a view begins with a /* mortise … */ comment")])
+        raise ViewRefused.of("a view begins with a /* mortise … */ comment", 1)
     offset = text.count("\n", 0, match.start(1))
     try:
         table = tomllib.loads(match.group(1))
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"at line (\d+)", str(error))
         line = offset + int(at.group(1)) if at else offset + 1
-        raise ViewRefused([Finding(line, f"the header is not TOML: {error}")]) from error
+        raise ViewRefused.of(f"the header is not TOML: {error}", line) from error
     try:
         header = msgspec.convert(table, ViewHeader)
     except msgspec.ValidationError as error:
-        raise ViewRefused([Finding(offset + 1, f"header: {error}")]) from error
+        raise ViewRefused.of(f"header: {error}", offset + 1) from error
     findings = [Finding(_line_of(text, place), reason) for place, reason in _check(header)]
     if findings:
         raise ViewRefused(findings)

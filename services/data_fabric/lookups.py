@@ -45,35 +45,25 @@ def read_join(join: exp.Join) -> Lookup:
             [Finding(line, "a step joins by LEFT JOIN or ASOF LEFT JOIN, so that no row is lost")]
         )
     if join.args.get("using") or join.args.get("on") is None:
-        raise ViewRefused([Finding(line, "write the join's condition with ON")])
+        raise ViewRefused.of("write the join's condition with ON", line)
     alias, keys, times = join.this.alias_or_name, [], []
     for condition in join.args["on"].flatten() if _is_and(join) else [join.args["on"]]:
         side = _sides(condition, alias)
         if side is None:
-            raise ViewRefused(
-                [
-                    Finding(
-                        line,
-                        f"{condition.sql('duckdb')}: compare a column of {alias} with "
-                        "an expression over what stands before the join",
-                    )
-                ]  # fmt: skip
-            )
+            text = condition.sql("duckdb")
+            reason = f"{text}: compare a column of {alias} with what stands before the join"
+            raise ViewRefused.of(reason, line)
         column, other, kind, is_inclusive = side
         if kind == "equal":
             keys.append((column, other))
         else:
             times.append((column, other, is_inclusive))
     if len(times) != int(is_asof) or not keys:
-        raise ViewRefused(
-            [
-                Finding(
-                    line,
-                    "a LEFT JOIN compares keys by =; an ASOF LEFT JOIN also compares one "
-                    "time of the relation, before or at the bound",
-                )
-            ]  # fmt: skip
+        reason = (
+            "a LEFT JOIN compares keys by =; an ASOF LEFT JOIN also compares one time of the "
+            "relation, before or at the bound"
         )
+        raise ViewRefused.of(reason, line)
     time, bound, is_inclusive = times[0] if times else (None, None, False)
     return Lookup(alias, join.this.name, tuple(keys), time, bound, is_inclusive)
 

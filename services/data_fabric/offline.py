@@ -43,7 +43,8 @@ def feature_batches(
     """What `features` returns, in batches of at most `config.offline_rows` request rows."""
     view = parse(view_sql)
     reader = SourceReader()
-    found = identify(reader, view, sources)
+    places = {name: (pattern.parent, pattern.name) for name, pattern in sources.items()}
+    found = identify(reader, view, places)
     plan = bind(view, {name: source.columns() for name, source in found.items()})
     check_plan(plan)
     engine = Engine()

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from services.data_fabric.engine import quote
-from services.data_fabric.refusal import Finding, ViewRefused
+from services.data_fabric.refusal import ViewRefused
 from services.data_fabric.zones import FIRST_US, LAST_US, YEARS
 
 NEVER = -(2**63)
@@ -73,32 +73,33 @@ def build_index(
     """Index the result of `index_query`. Instants become integer microseconds; `shifts` are in
     microseconds. Raises ViewRefused when two rows have the same key (and time): a look-up could
     then find either of them."""
-    table = _with_integer_instants(table, dtypes := _dtypes(table.schema))
+    table = _with_integer_instants(table, dtypes := _dtypes(table.schema)).combine_chunks()
     packed = frozenset(
         column
         for column in columns
         if dtypes[column] in _TYPE_CODES and table[column].null_count == 0
     )
-    key_columns = [table[column].to_pylist() for column in keys]
-    row_keys = key_columns[0] if len(keys) == 1 else list(zip(*key_columns, strict=True))
+    starts = _starts(table, keys)
+    firsts = [table[column].take(starts).to_pylist() for column in keys]
+    entry_keys = firsts[0] if len(keys) == 1 else list(zip(*firsts, strict=True))
+    taken = [_sequence(table, column, dtypes, packed) for column in columns]
     empty: Any
     if time is None:
-        taken = [table[column].to_pylist() for column in columns]
-        rows = zip(*taken, strict=True) if columns else ((),) * len(table)
-        entries = dict(zip(row_keys, rows, strict=True))
+        rows = zip(*taken, strict=True) if columns else iter([()] * len(table))
+        entries = dict(zip(entry_keys, rows, strict=False))
         empty = (None,) * len(columns)
-        is_single = len(entries) == len(table)
+        is_single = len(entry_keys) == len(table)
     else:
         times = table[time].to_numpy()
         _check_times(relation, time, dtypes[time], times)
-        parts = [_sequence(table, column, dtypes, packed) for column in columns]
-        entries, is_single = _timed(row_keys, times, parts, shifts)
-        hints = (array("i", [1, 1]) for _ in shifts)
-        empty = (array("q", [NEVER]), *([None] for _ in columns), *hints)
+        entries, is_single = _timed(entry_keys, starts, times, taken, shifts)
+        empty = (
+            array("q", [NEVER]), *([None] for _ in columns), *(array("i", [1, 1]) for _ in shifts)
+        )  # fmt: skip
     if not is_single:
         names = ", ".join([*keys, *([time] if time else [])])
         reason = f"{relation} has different rows with the same ({names}): make it single-valued"
-        raise ViewRefused([Finding(0, reason)])
+        raise ViewRefused.of(reason)
     return Index(
         relation, tuple(keys), time, tuple(columns), tuple(shifts), dtypes, packed, entries, empty,
         len(table),
@@ -136,42 +137,67 @@ def _with_integer_instants(table: pa.Table, dtypes: dict[str, str]) -> pa.Table:
 
 def _check_times(relation: str, time: str, dtype: str, times: Times) -> None:
     if dtype != "timestamp":
-        raise ViewRefused([Finding(0, f"{relation}.{time} is {dtype}, AS OF takes an instant")])
+        raise ViewRefused.of(f"{relation}.{time} is {dtype}, AS OF takes an instant")
     if len(times) and not FIRST_US <= times.min() <= times.max() <= LAST_US:
         reason = f"{relation}.{time} leaves the years {YEARS[0]} to {YEARS[1]}"
-        raise ViewRefused([Finding(0, reason)])
+        raise ViewRefused.of(reason)
+
+
+def _starts(table: pa.Table, keys: Sequence[str]) -> Times:
+    """The first row of each key, in a table ordered by key. Works on codes rather than on values,
+    so that no object is made per row."""
+    changes = np.zeros(len(table), dtype=bool)
+    changes[:1] = True
+    for column in keys:
+        codes = table[column].combine_chunks().dictionary_encode().indices.to_numpy()
+        changes[1:] |= codes[1:] != codes[:-1]
+    return np.flatnonzero(changes)
 
 
 def _sequence(
     table: pa.Table, column: str, dtypes: dict[str, str], packed: frozenset[str]
 ) -> Sequence[Any]:
-    if column not in packed:
-        return table[column].to_pylist()  # type: ignore[no-any-return]
-    return array(_TYPE_CODES[dtypes[column]], table[column].to_numpy().tobytes())
+    if column in packed:
+        return array(_TYPE_CODES[dtypes[column]], table[column].to_numpy().tobytes())
+    values: list[Any] = []
+    for start in range(0, len(table), _slice_rows):
+        # One long call would keep every other thread from running.
+        values += table[column].slice(start, _slice_rows).to_pylist()
+    return values
+
+
+_slice_rows = 4_096
 
 
 def _timed(
-    row_keys: list[Any], times: Times, columns: list[Sequence[Any]], shifts: Sequence[int]
+    entry_keys: list[Any],
+    starts: Times,
+    times: Times,
+    columns: list[Sequence[Any]],
+    shifts: Sequence[int],
 ) -> tuple[dict[Any, tuple[Any, ...]], bool]:
     """The entries, and whether the times of each are strictly ascending."""
-    starts = [at for at, key in enumerate(row_keys) if at == 0 or key != row_keys[at - 1]]
     entries, is_single = {}, True
-    for start, end in pairwise([*starts, len(row_keys)]):
+    bounds = pairwise([*starts.tolist(), len(times)])
+    for key, (start, end) in zip(entry_keys, bounds, strict=True):
         own = times[start:end]
         is_single = is_single and bool((np.diff(own) > 0).all())
+        own_times = array("q", [NEVER])
+        own_times.frombytes(own.tobytes())
         parts = (
             array(column.typecode, [0]) + column[start:end]
             if isinstance(column, array)
             else [None, *column[start:end]]
             for column in columns
         )
-        hints = (_hints(own, shift) for shift in shifts)
-        entries[row_keys[start]] = (array("q", [NEVER, *own.tolist()]), *parts, *hints)
+        entries[key] = (own_times, *parts, *(_hints(own, shift) for shift in shifts))
     return entries, is_single
 
 
 def _hints(times: Times, shift: int) -> "array[int]":
     """For each position, the sentinel's and one past the last included, the first position at
     which a time minus the shift would be inserted. Positions count the sentinel, hence the 1."""
-    inner = np.searchsorted(times, times - shift) + 1
-    return array("i", [1, *inner.tolist(), len(times) + 1])
+    hints = array("i", [1])
+    hints.frombytes((np.searchsorted(times, times - shift) + 1).astype(np.int32).tobytes())
+    hints.append(len(times) + 1)
+    return hints

@@ -15,7 +15,7 @@ from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
 from services.data_fabric.engine import sql_type
-from services.data_fabric.refusal import Finding, ViewRefused
+from services.data_fabric.refusal import ViewRefused
 from services.data_fabric.sql import REQUEST, View, common_tables, tables_read
 
 Schemas = Mapping[str, Mapping[str, str]]
@@ -24,9 +24,9 @@ Schemas = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`tree` has every column qualified, every star expanded and every type annotated that the
-    parser can tell. `event_sources` are the sources with an instant in them. `steps` are the names of the
-    common table expressions that read the request, in order; the outermost SELECT comes after
+    """`tree` has every column qualified, every star expanded, and types annotated where the parser
+    can tell. `event_sources` are the sources with an instant in them. `steps` are the names of
+    the common table expressions that read the request, in order; the outermost SELECT comes after
     them. `relations` are what steps join: common table expressions and sources."""
 
     view: View
@@ -50,7 +50,7 @@ def bind(view: View, schemas: Schemas) -> Plan:
     steps = _steps(tables)
     for step in (*steps, ""):
         if not isinstance(tables[step] if step else tree, exp.Select):
-            raise ViewRefused([Finding(0, f"{step}: what reads the request is one SELECT")])
+            raise ViewRefused.of(f"{step}: what reads the request is one SELECT")
     joined = {
         join.this.name
         for step in (*steps, "")
@@ -77,7 +77,7 @@ def _qualified(view: View, schemas: Schemas) -> exp.Select:
     try:
         tree = qualify(view.tree.copy(), schema=schema, dialect="duckdb", quote_identifiers=False)
     except SqlglotError as error:
-        raise ViewRefused([Finding(0, f"the query does not fit the sources: {error}")]) from error
+        raise ViewRefused.of(f"the query does not fit the sources: {error}") from error
     assert isinstance(tree, exp.Select), "a qualified SELECT is a SELECT"
     annotate_types(tree, schema=schema, dialect="duckdb")
     return tree

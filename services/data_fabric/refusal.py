@@ -21,6 +21,11 @@ class ViewRefused(Exception):
         self.findings = sorted(set(findings))
         super().__init__("; ".join(str(finding) for finding in self.findings))
 
+    @classmethod
+    def of(cls, reason: str, line: int = 0) -> "ViewRefused":
+        """A refusal for one reason."""
+        return cls([Finding(line, reason)])
+
 
 class SourceRefused(Exception):
     """A source whose files are missing, have drifted, or changed while they were read."""

@@ -12,6 +12,7 @@ from services.data_fabric.sql import REQUEST, common_tables
 
 ROW = "__row"
 NEWEST = "__newest"
+"""Followed by the step's name, because a step may hand on all columns of the one before it."""
 
 
 def relation_queries(plan: Plan) -> dict[str, str]:
@@ -37,7 +38,7 @@ def request_query(plan: Plan) -> str:
         assert isinstance(select, exp.Select), "bind admits SELECTs alone as steps"
         above = select.args["from_"].this
         select.select(exp.column(ROW, table=above.alias_or_name), copy=False)
-        select.select(exp.alias_(_newest(plan, step, above), NEWEST), copy=False)
+        select.select(exp.alias_(_newest(plan, step, above), NEWEST + step), copy=False)
     return str(tree.order_by(exp.column(ROW), copy=False).sql("duckdb", comments=False))
 
 
@@ -50,7 +51,11 @@ def _newest(plan: Plan, step: str, above: exp.Table) -> exp.Expression:
         if lookup.time is not None
     ]
     if above.name != REQUEST:
-        found.append(exp.column(NEWEST, table=above.alias_or_name))
+        found.append(exp.column(NEWEST + above.name, table=above.alias_or_name))
     if not found:
         return exp.cast(exp.null(), "BIGINT")
-    return found[0] if len(found) == 1 else exp.Greatest(this=found[0], expressions=found[1:])
+    return (
+        found[0]
+        if len(found) == 1
+        else exp.Greatest(this=found[0], expressions=found[1:], ignore_nulls=True)
+    )

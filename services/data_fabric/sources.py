@@ -10,9 +10,11 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from contracts.features import Dtype
@@ -33,7 +35,7 @@ StatKey = tuple[int, int, int, int, int]
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One file as it was identified. `types` maps every column to its dtype, or to the reason why
-    it cannot be read."""
+    it cannot be read; `newest` is the latest instant that the file's own statistics name."""
 
     path: Path
     key: StatKey
@@ -41,6 +43,7 @@ class SourceFile:
     bytes: int
     rows: int
     types: Mapping[str, str]
+    newest: datetime | None
     is_racy: bool
 
 
@@ -92,6 +95,26 @@ def dtype_of(arrow: pa.DataType) -> str:
     return f"{arrow} is not a type that views read"
 
 
+def _newest(parquet: pq.ParquetFile, types: Mapping[str, str]) -> datetime | None:
+    found = []
+    for group in range(parquet.metadata.num_row_groups):
+        row_group = parquet.metadata.row_group(group)
+        for at in range(row_group.num_columns):
+            column = row_group.column(at)
+            if types.get(column.path_in_schema) == "timestamp" and column.is_stats_set:
+                found.append(column.statistics.max)
+    return max((at for at in found if isinstance(at, datetime)), default=None)
+
+
+def stats(root: Path, pattern: str) -> list[tuple[Path, StatKey]]:
+    """The files that match a pattern below `root`, as the file system shows them, in name order."""
+    return [(path, _key(path.stat())) for path in sorted(root.glob(pattern)) if path.exists()]
+
+
+def _key(found: os.stat_result) -> StatKey:
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 class SourceReader:
     """Identifies and reads sources. One per process; any thread may call it."""
 
@@ -126,16 +149,15 @@ class SourceReader:
                 types = {field.name: dtype_of(field.type) for field in schema}
                 if len(types) != len(schema):
                     raise SourceRefused(f"{name}: {path.name} names a column twice")
-                rows = parquet.metadata.num_rows
+                rows, newest = parquet.metadata.num_rows, _newest(parquet, types)
         except (OSError, pa.ArrowException) as error:
             raise SourceRefused(f"{name}: {path.name}: {error}") from error
-        return SourceFile(path, key, digest, key[2], rows, types, is_racy)
+        return SourceFile(path, key, digest, key[2], rows, types, newest, is_racy)
 
     def _stat(self, descriptor: int) -> tuple[StatKey, bool]:
         found = os.fstat(descriptor)
         age_s = self._clock.wall() - max(found.st_mtime, found.st_ctime)
-        key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        return key, age_s < racy_s
+        return _key(found), age_s < racy_s
 
     def _digest(self, descriptor: int, key: StatKey, *, is_racy: bool) -> str:
         with self._lock:
@@ -170,26 +192,26 @@ class SourceReader:
         readable = source.columns()
         return {column: readable[column] for column in columns}
 
-    def batches(self, source: Source, columns: Sequence[str]) -> pa.RecordBatchReader:
-        """The named columns of every file in order, cast to their dtypes, as one stream. The
-        stream raises SourceRefused when a file is no longer the one that was identified."""
+    def stream(self, source: Source, columns: Sequence[str]) -> "SourceStream":
+        """The named columns of every file in order, cast to their dtypes. Raises SourceRefused."""
         types = self.check_columns(source, columns)
         schema = pa.schema([(column, ARROW_TYPES[types[column]]) for column in columns])
-        return pa.RecordBatchReader.from_batches(schema, self._read(source, schema))
+        return SourceStream(self, source, schema)
 
-    def _read(self, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Batches in order. Raises SourceRefused when a file is no longer the identified one."""
         for file in source.files:
             try:
-                with file.path.open("rb") as stream:
-                    self._check_unchanged(source, file, stream.fileno(), is_end=False)
+                with file.path.open("rb") as opened:
+                    self._check_unchanged(source, file, opened.fileno(), is_end=False)
                     parquet = pq.ParquetFile(
-                        stream, pre_buffer=False, buffer_size=read_buffer_bytes
+                        opened, pre_buffer=False, buffer_size=read_buffer_bytes
                     )
                     for batch in parquet.iter_batches(
                         batch_rows, columns=schema.names, use_threads=False
                     ):
-                        yield batch.select(schema.names).cast(schema)
-                    self._check_unchanged(source, file, stream.fileno(), is_end=True)
+                        yield _clean(batch.select(schema.names).cast(schema))
+                    self._check_unchanged(source, file, opened.fileno(), is_end=True)
             except (OSError, pa.ArrowException) as error:
                 raise SourceRefused(f"{source.name}: {file.path.name}: {error}") from error
 
@@ -202,3 +224,33 @@ class SourceReader:
             is_same = self._digest(descriptor, key, is_racy=True) == file.digest
         if not is_same:
             raise SourceRefused(f"{source.name}: {file.path.name} changed while it was read")
+
+
+class SourceStream:
+    """A source as one Arrow stream. Who reads it through foreign code finds in `error` why it
+    broke off."""
+
+    def __init__(self, reader: SourceReader, source: Source, schema: pa.Schema) -> None:
+        self.error: SourceRefused | None = None
+        self.arrow = pa.RecordBatchReader.from_batches(
+            schema, self._watched(reader.read(source, schema))
+        )
+
+    def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except SourceRefused as error:
+            self.error = error
+            raise
+
+
+def _clean(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """NaN becomes null: engines sort and compare it differently, so it never reaches SQL."""
+    for at, field in enumerate(batch.schema):
+        if pa.types.is_floating(field.type):
+            column = batch.column(at)
+            is_nan = pc.is_nan(column)
+            if pc.any(is_nan).as_py():
+                column = pc.if_else(is_nan, pa.scalar(None, field.type), column)
+                batch = batch.set_column(at, field, column)
+    return batch

@@ -13,7 +13,7 @@ from sqlglot.errors import SqlglotError
 from contracts.features import ViewHeader
 from services.data_fabric.config import PARSER, view_bytes_max
 from services.data_fabric.header import read_header
-from services.data_fabric.refusal import Finding, ViewRefused
+from services.data_fabric.refusal import ViewRefused
 
 REQUEST = "request"
 """The relation that holds the request's rows."""
@@ -37,18 +37,23 @@ def digest_of(*parts: str) -> str:
     return "sha256:" + hashlib.sha256("".join(f"{part}\n" for part in parts).encode()).hexdigest()
 
 
+def text_digest(text: str) -> str:
+    """sha256 of a text's bytes: the digest of a view."""
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
 def parse(text: str) -> View:
     """The view in `text`. Raises ViewRefused with the line of what cannot be read."""
-    encoded = text.encode()
-    if len(encoded) > view_bytes_max:
-        reason = f"the text has {len(encoded)} bytes, view_bytes_max is {view_bytes_max}"
-        raise ViewRefused([Finding(0, reason)])
+    size = len(text.encode())
+    if size > view_bytes_max:
+        reason = f"the text has {size} bytes, view_bytes_max is {view_bytes_max}"
+        raise ViewRefused.of(reason)
     header = read_header(text)
     tree = _parse_tree(text)
     return View(
         header=header,
         text=text,
-        digest="sha256:" + hashlib.sha256(encoded).hexdigest(),
+        digest=text_digest(text),
         feature_code=digest_of(PARSER, tree.sql("duckdb", comments=False)),
         tree=tree,
         sources=_sources(tree),
@@ -62,9 +67,9 @@ def _parse_tree(text: str) -> exp.Select:
         details = getattr(error, "errors", None) or [{}]
         line = details[0].get("line") or 0
         reason = details[0].get("description") or str(error)
-        raise ViewRefused([Finding(line, f"the SQL cannot be parsed: {reason}")]) from error
+        raise ViewRefused.of(f"the SQL cannot be parsed: {reason}", line) from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Select):
-        raise ViewRefused([Finding(0, "a view is one SELECT statement")])
+        raise ViewRefused.of("a view is one SELECT statement")
     return statements[0]
 
 

@@ -6,7 +6,7 @@ its limit and its value.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -38,11 +38,41 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The good rows, their indexes in the request, and the refused ones."""
+    """The good rows, their numbers in the request, and the refused ones; `raw` is the list as it
+    came, whose first row has the number `first`."""
 
     rows: list[Any]
-    indexes: list[int]
+    indexes: Sequence[int]
     refused: list[Refused]
+    raw: msgspec.Raw | bytes
+    first: int
+
+    def raws(self) -> list[bytes]:
+        """The bytes of each good row."""
+        parts = _RAWS.decode(self.raw)
+        return [bytes(parts[at - self.first]) for at in self.indexes]
+
+
+def row_count(raw: msgspec.Raw | bytes) -> int:
+    """How many items an encoded list says that it has; 0 for anything else. Reads its head only.
+    Source: the MessagePack specification, array format family."""
+    head = bytes(memoryview(raw)[:5])
+    if head[0] & 0xF0 == 0x90:
+        return head[0] & 0x0F
+    if head[0] == 0xDC:
+        return int.from_bytes(head[1:3], "big")
+    return int.from_bytes(head[1:5], "big") if head[0] == 0xDD else 0
+
+
+def slices(raw: msgspec.Raw | bytes, rows: int) -> Iterator[bytes]:
+    """An encoded list as encoded lists of at most `rows` items. Raises MeshError
+    INVALID_REQUEST."""
+    try:
+        parts = _RAWS.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise MeshError("INVALID_REQUEST", f"rows: {error}") from error
+    for start in range(0, len(parts), rows):
+        yield msgspec.msgpack.encode(parts[start : start + rows])
 
 
 class FieldRefused(Exception):
@@ -101,34 +131,35 @@ class RowDecoder:
             if (fix := self._fix(f"c{at}", name, contract)) is not None
         ]
 
-    def decode(self, raw: msgspec.Raw | bytes) -> Decoded:
-        """The rows of an encoded list. Raises MeshError INVALID_REQUEST if it is none."""
+    def decode(self, raw: msgspec.Raw | bytes, first: int = 0) -> Decoded:
+        """The rows of an encoded list, numbered from `first`. Raises MeshError INVALID_REQUEST if
+        it is no list, or longer than a request may be."""
         try:
             rows = self._rows.decode(raw)
             for row in rows:
                 for fix in self._fixes:
                     fix(row)
         except (msgspec.ValidationError, FieldRefused):
-            return self._decode_each(raw)
+            return self._decode_each(raw, first)
         except msgspec.DecodeError as error:
             raise MeshError("INVALID_REQUEST", f"rows: {error}") from error
-        return Decoded(rows, list(range(len(rows))), [])
+        return Decoded(rows, range(first, first + len(rows)), [], raw, first)
 
-    def _decode_each(self, raw: msgspec.Raw | bytes) -> Decoded:
+    def _decode_each(self, raw: msgspec.Raw | bytes, first: int) -> Decoded:
         try:
             parts = _RAWS.decode(raw)
         except msgspec.MsgspecError as error:
             raise MeshError("INVALID_REQUEST", f"rows: {error}") from error
-        decoded = Decoded([], [], [])
-        for at, part in enumerate(parts):
+        rows, indexes, refused = [], [], []
+        for at, part in enumerate(parts, first):
             try:
                 row = self._decode_one(part)
-            except FieldRefused as refused:
-                decoded.refused.append(Refused(at, refused.error(at), bytes(part)))
+            except FieldRefused as broken:
+                refused.append(Refused(at, broken.error(at), bytes(part)))
             else:
-                decoded.rows.append(row)
-                decoded.indexes.append(at)
-        return decoded
+                rows.append(row)
+                indexes.append(at)
+        return Decoded(rows, indexes, refused, raw, first)
 
     def _decode_one(self, part: msgspec.Raw) -> Any:
         try:

@@ -45,6 +45,15 @@ def load_zone(name: str) -> ZoneInfo:
         raise KeyError(name) from error
 
 
+def is_zone(name: str) -> bool:
+    """Whether tzdata has a zone of that name."""
+    try:
+        load_zone(name)
+    except KeyError:
+        return False
+    return True
+
+
 class _Spans(dict[tuple[str, int], Periods]):
     """Periods by (zone, span), computed at the first look-up. At most 24 spans a zone."""
 
