@@ -8,6 +8,12 @@ PROTOCOL_VERSION = 1
 
 frame_bytes_max = 16 * 1024 * 1024
 """A longer frame: the connection is closed and counted."""
+frame_objects_max = 524_288
+"""MessagePack objects (keys and values alike) in a large frame: 4,096 rows of 64 columns. In C they
+pass in 4 ms; 16 MiB of one-byte objects would take 80. More: the connection is closed."""
+frame_str_bytes_max = 1024 * 1024
+"""Of one `str`, which an error message may repeat; what is longer travels as `bin`. Longer: the
+connection is closed."""
 connections_max_default = 12_000
 """Per listening socket; over it the first request gets OVERLOADED, then the connection closes."""
 in_flight_per_connection_max = 1_024

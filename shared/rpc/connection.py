@@ -10,7 +10,6 @@ from contracts.frames import Envelope
 from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
 from shared.wire.codec import DECODE_ERRORS, decode_envelope
 from shared.wire.framing import Frame, Framer, HeldBytes
-from shared.wire.objects import ObjectCount, counted_bytes_min, objects_max
 
 turn_frames_max = 512
 """Messages of one connection handled in a loop turn; a chunk may hold 25,000."""
@@ -51,7 +50,7 @@ class Connection(asyncio.Protocol):
     is aborted; `fault` says why we closed, and is None when the peer did.
     """
 
-    __slots__ = ("_awaits_flush", "_count", "_flusher", "_framer", "_in_chunk", "_later", "fault",
+    __slots__ = ("_awaits_flush", "_flusher", "_framer", "_in_chunk", "_later", "fault",
                  "is_closing", "out", "reader_is_slow", "transport")  # fmt: skip
 
     def __init__(self, flusher: Flusher, held: HeldBytes) -> None:
@@ -64,7 +63,6 @@ class Connection(asyncio.Protocol):
         self._framer = Framer(held)
         self._in_chunk = False
         self._later: list[Frame] = []
-        self._count: ObjectCount | None = None
         self._awaits_flush = False
 
     # What a subclass does with it.
@@ -146,9 +144,8 @@ class Connection(asyncio.Protocol):
         if self.is_closing:
             return
         self.chunk_arrived()
-        frames = self._framer.feed(chunk)
-        self._handle(frames)
-        if (self._later or len(chunk) >= turn_bytes_min) and not self.is_closing:
+        self._handle(self._framer.feed(chunk))
+        if self._is_behind() or (len(chunk) >= turn_bytes_min and not self.is_closing):
             self._pause()
 
     def _handle(self, frames: list[Frame]) -> None:
@@ -156,10 +153,7 @@ class Connection(asyncio.Protocol):
         if len(frames) > turn_frames_max:
             frames, self._later = frames[:turn_frames_max], frames[turn_frames_max:]
         self._in_chunk = True
-        for index, frame in enumerate(frames):
-            if len(frame) > counted_bytes_min and not self._is_counted(frame):
-                self._later = frames[index:] + self._later
-                break
+        for frame in frames:
             try:
                 envelope = decode_envelope(frame)
             except DECODE_ERRORS:
@@ -177,17 +171,8 @@ class Connection(asyncio.Protocol):
         elif self.out:
             self.flush()
 
-    def _is_counted(self, frame: Frame) -> bool:
-        """Whether a large frame's objects are counted and within the limit; a slice per call."""
-        if self._count is None:
-            self._count = ObjectCount(frame)
-        is_within = self._count.advance()
-        if is_within is None:
-            return False
-        self._count = None
-        if not is_within:
-            self.fault = f"frame holds more than {objects_max} objects"
-        return is_within
+    def _is_behind(self) -> bool:
+        return (bool(self._later) or self._framer.is_behind) and not self.is_closing
 
     def _pause(self) -> None:
         """Read nothing more before the next turn, nor before every frame is handled."""
@@ -199,8 +184,8 @@ class Connection(asyncio.Protocol):
         if self.is_closing or self.transport is None:
             return
         later, self._later = self._later, []
-        self._handle(later)
-        if self._later:
+        self._handle(later or self._framer.catch_up())
+        if self._is_behind():
             self._flusher.loop.call_soon(self._go_on)
         elif not self.is_closing:
             self.transport.resume_reading()

@@ -7,16 +7,21 @@ counted here. No I/O.
 
 from msgpack import FormatError, OutOfData, StackError, Unpacker
 
-from contracts.limits import frame_bytes_max
+from contracts.limits import frame_bytes_max, frame_objects_max, frame_str_bytes_max
+from shared.wire.walk import Progress, Violation, Walk
 
 SCANNER_READ_BYTES = 4_096
 """The scanner's first buffer; its default of 1 MiB would be paid for every connection."""
-SCANNER_KEPT_BYTES = 262_144
-"""After a longer frame the scanner is replaced, because its buffer never shrinks."""
+WALKED_BYTES_MIN = 262_144
+"""An incomplete frame of this size is walked instead of scanned: the scanner's buffer would hold
+it once more, and never shrink. It is also the largest read of a loop, so that every frame of twice
+this size is walked, however it is split; a shorter one cannot break a limit of the walk."""
 ENVELOPE_HEADS = (0x93, 0x94)
 """fixarray of 3 (notification) and 4 (request, response): what every frame begins with."""
 
 Frame = bytes | memoryview
+
+assert min(frame_objects_max, frame_str_bytes_max) >= 2 * WALKED_BYTES_MIN, "as said above"
 
 
 class HeldBytes:
@@ -34,16 +39,19 @@ class Framer:
 
     After a violation `fault` says what was wrong and nothing more is given out: the connection
     must be closed. Frames completed before the violation are given out, however the stream was
-    split into chunks. `close` gives back what it holds.
+    split into chunks. While `is_behind` the caller must call `catch_up` in its next turns before
+    it feeds more. `close` gives back what is held.
     """
 
-    __slots__ = ("_fed", "_held", "_limit", "_open", "_scanner", "fault")
+    __slots__ = ("_fed", "_held", "_limit", "_open", "_scanner", "_walk", "fault", "is_behind")
 
     def __init__(self, held: HeldBytes, *, limit: int = frame_bytes_max) -> None:
         self.fault: str | None = None
+        self.is_behind = False
         self._held = held
         self._limit = limit
         self._open = bytearray()
+        self._walk: Walk | None = None
         self._renew()
 
     def feed(self, chunk: bytes) -> list[Frame]:
@@ -54,6 +62,9 @@ class Framer:
         frames: list[Frame] = []
         if self.fault is not None:
             return frames
+        if self._walk is not None:
+            self._hold(chunk)
+            return self._step(frames, self._walk)
         # Offsets count from the start of the chunk; an open frame began before it.
         start, end = -len(self._open), len(chunk)
         self._scanner.feed(chunk)
@@ -69,40 +80,73 @@ class Framer:
                 frames.append(self._cut(chunk, start, stop))
                 start = stop
         except OutOfData:
-            return self._keep(chunk, start, frames)
+            return self._keep(frames, memoryview(chunk)[max(start, 0) :])
         except (FormatError, StackError) as error:
             return self._fail(frames, f"not MessagePack: {type(error).__name__}")
         return frames
+
+    def catch_up(self) -> list[Frame]:
+        """Go on with a large frame; the frames that this completes."""
+        self.is_behind = False
+        return [] if self._walk is None else self._step([], self._walk)
 
     def close(self) -> None:
         """Drop the incomplete frame; nothing is fed any more."""
         self._held.held -= len(self._open)
         self._open = bytearray()
+        self._walk = None
+        self.is_behind = False
 
     def _cut(self, chunk: bytes, start: int, stop: int) -> Frame:
         """The frame that ends at `stop`: the chunk itself, a view of it, or the open frame."""
         if start >= 0:
             return chunk if stop - start == len(chunk) else memoryview(chunk)[start:stop]
-        self._held.held += start
         self._open += memoryview(chunk)[:stop]
-        # The buffer is handed over, never reused.
+        self._held.held += start
+        return self._take_open()
+
+    def _take_open(self) -> memoryview:
+        """The open frame. Its buffer is handed over, never reused."""
         frame = memoryview(self._open).toreadonly()
         self._open = bytearray()
-        if len(frame) > SCANNER_KEPT_BYTES:
-            self._renew()
-            self._scanner.feed(memoryview(chunk)[stop:])
-            self._fed = len(chunk) - stop
         return frame
 
-    def _keep(self, chunk: bytes, start: int, frames: list[Frame]) -> list[Frame]:
-        """Hold the beginning of a frame until the rest arrives."""
-        if len(chunk) - start > self._limit:
+    def _hold(self, part: bytes | memoryview) -> None:
+        self._held.held += len(part)
+        self._open += part
+
+    def _keep(self, frames: list[Frame], rest: memoryview) -> list[Frame]:
+        """Hold the beginning of a frame; a large one leaves the scanner, which copies it."""
+        self._hold(rest)
+        if len(self._open) > self._limit:
             return self._fail(frames, f"frame is longer than {self._limit} bytes")
-        added = memoryview(chunk)[max(start, 0) :]
-        if self._held.held + len(added) > self._held.limit:
+        if len(self._open) < WALKED_BYTES_MIN:
+            return self._check_held(frames)
+        self._renew()
+        self._walk = Walk()
+        return self._step(frames, self._walk)
+
+    def _step(self, frames: list[Frame], walk: Walk) -> list[Frame]:
+        """One slice of a large frame's walk; if it ends, the scanner takes what follows it."""
+        try:
+            progress = walk.advance(self._open)
+        except Violation as violation:
+            return self._fail(frames, str(violation))
+        is_waiting = progress is Progress.NEEDS_BYTES  # then all that is held belongs to the frame
+        if (len(self._open) if is_waiting else walk.position) > self._limit:
+            return self._fail(frames, f"frame is longer than {self._limit} bytes")
+        if progress is not Progress.DONE:
+            self.is_behind = not is_waiting
+            return self._check_held(frames)
+        self._walk = None
+        self._held.held -= len(self._open)
+        following = bytes(memoryview(self._open)[walk.position :])
+        frames.append(self._take_open()[: walk.position])
+        return frames + self.feed(following) if following else frames
+
+    def _check_held(self, frames: list[Frame]) -> list[Frame]:
+        if self._held.held > self._held.limit:
             return self._fail(frames, f"incomplete frames hold {self._held.limit} bytes already")
-        self._held.held += len(added)
-        self._open += added
         return frames
 
     def _renew(self) -> None:

@@ -4,10 +4,10 @@ import msgpack
 import msgspec
 
 from contracts.errors import MeshError
-from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
+from contracts.limits import frame_objects_max, stream_pause_bytes, write_buffer_bytes_max
 from shared.rpc.call import Call
 from shared.rpc.connection import SLOW_READER, turn_frames_max
-from shared.wire.objects import objects_max, turn_objects_max
+from shared.wire.walk import slice_work
 from tests.unit.shared.rpc.fakes import Held, Stage, notification, request
 
 BODY = {"model_name": "tiny", "text": ["a"]}
@@ -114,54 +114,32 @@ def test_hooks_hear_of_every_end() -> None:
     assert ended == [(1, ""), (3, "CANCELLED"), (2, "MODEL_UNKNOWN")]
 
 
-def rows_request(msgid: int, count: int) -> bytes:
-    """A request whose `rows` hold `count` one-byte numbers."""
-    head = b"\x94\x00" + msgpack.packb(msgid) + b"\xa5infer\x91\x82\xaamodel_name\xa4tiny\xa4rows"
-    return head + b"\xdd" + count.to_bytes(4, "big") + b"\x01" * count
-
-
 def test_a_bomb_by_count_closes_the_connection_after_a_few_turns() -> None:
-    """No turn counts more than its slice; what came before is answered, no handler is called."""
+    """No turn walks more than its slice; what came before is answered, no handler is called."""
     stage = Stage()
     session, transport = stage.connect()
-    session.data_received(
-        request(1, "ping") + rows_request(2, 2 * objects_max) + request(3, "ping")
-    )
+    head = b"\x94\x00\x02\xa5infer\x91\x82\xaamodel_name\xa4tiny\xa4rows\xdd\xff\xff\xff\xff"
+    session.data_received(request(1, "ping") + head + b"\x01" * 1_000_000)
     turns = 0
     while not transport.is_closing():
         assert transport.is_paused
         stage.loop.turn()
         turns += 1
-    assert turns == objects_max // turn_objects_max - 1
+    assert turns == frame_objects_max // slice_work
     assert transport.messages() == [[1, 1, None, {}]]
     assert "objects" in str(stage.counts["last_fault"])
 
 
-def test_a_large_request_of_few_objects_keeps_its_place() -> None:
-    """A tensor of 2 MiB between two small requests: answered in order, in the same turn."""
+def test_a_request_that_takes_turns_to_walk_holds_back_what_follows() -> None:
+    """Order is kept, nothing is lost, and the handler gets it once it is whole."""
     held = Held()
     stage = Stage({"infer": held})
     session, transport = stage.connect()
-    tensor = {"name": "x", "datatype": "UINT8", "shape": [2_000_000], "data": b"\0" * 2_000_000}
-    large = request(2, "infer", {"model_name": "tiny", "inputs": [tensor]})
-    session.data_received(request(1, "ping") + large + request(3, "ping"))
+    body = {"model_name": "tiny", "rows": [["x" * 20] * 40] * 4_000}
+    stream = request(1, "ping") + request(2, "infer", body) + request(3, "ping")
+    for start in range(0, len(stream), 200_000):
+        session.data_received(stream[start : start + 200_000])
+        while transport.is_paused:
+            stage.loop.turn()
     assert [message[1] for message in transport.messages()] == [1, 3]
-    assert [call.msgid for call in held.calls] == [2]
-    stage.loop.turn()
-    assert not transport.is_paused
-
-
-def test_a_request_that_takes_turns_to_count_holds_back_what_follows() -> None:
-    """Order is kept, nothing is lost."""
-    held = Held()
-    stage = Stage({"infer": held})
-    session, transport = stage.connect()
-    rows = [["x" * 20] * 40] * 4_000
-    body = {"model_name": "tiny", "rows": rows}
-    session.data_received(request(1, "ping") + request(2, "infer", body) + request(3, "ping"))
-    assert [message[1] for message in transport.messages()] == [1]
-    while transport.is_paused:
-        assert held.calls == []
-        stage.loop.turn()
-    assert [message[1] for message in transport.messages()] == [3]
     assert [call.msgid for call in held.calls] == [2]

@@ -1,14 +1,17 @@
 """Frames are the same however a stream is split, and hostile bytes cost little."""
 
 import itertools
+import struct
+from collections.abc import Iterable
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.limits import frame_bytes_max
-from shared.wire.framing import SCANNER_KEPT_BYTES, Framer, HeldBytes
+from contracts.limits import frame_bytes_max, frame_objects_max
+from shared.wire.framing import WALKED_BYTES_MIN, Framer, HeldBytes
+from shared.wire.walk import slice_work
 from tests.unit.shared.wire import values
 
 CHUNK = 262_144
@@ -184,30 +187,73 @@ def test_after_a_fault_nothing_is_given_out() -> None:
     assert cutter.fault == "not a MessagePack-RPC message"
 
 
-def test_a_frame_of_many_chunks_and_its_neighbours_are_whole() -> None:
-    """A frame of the largest size, and a small one before and after it in the same chunks."""
-    small = b"\x93\x02\xa1x\x90"
-    payload = b"\xa5" * (frame_bytes_max - 64)
-    large = msgpack.packb([0, 1, "x", [payload]])
-    stream = small + large + small
-    cutter = framer(frame_bytes_max)
-    frames = [
-        bytes(frame)
-        for start in range(0, len(stream), CHUNK)
-        for frame in cutter.feed(stream[start : start + CHUNK])
-    ]
-    assert frames == [small, large, small]
+def fed(cutter: Framer, chunks: Iterable[bytes]) -> list[bytes]:
+    """What a connection does: feed, and catch up before it feeds more."""
+    frames: list[bytes] = []
+    for chunk in chunks:
+        frames += map(bytes, cutter.feed(chunk))
+        while cutter.is_behind:
+            frames += map(bytes, cutter.catch_up())
+    return frames
 
 
-def test_a_frame_just_over_what_the_scanner_keeps_is_followed_correctly() -> None:
-    """The scanner is replaced in the middle of a chunk; what follows in it is not lost."""
-    small = b"\x93\x02\xa1x\x90"
-    large = msgpack.packb([0, 1, "x", b"\0" * SCANNER_KEPT_BYTES])
+def chunks_of(stream: bytes, length: int = CHUNK) -> Iterable[bytes]:
+    """The stream in chunks of a loop's largest read, or smaller."""
+    return (stream[start : start + length] for start in range(0, len(stream), length))
+
+
+SMALL = b"\x93\x02\xa1x\x90"
+LARGE = {
+    "one payload of the largest size": b"\xc6" + struct.pack(">I", frame_bytes_max - 16)
+    + b"\xa5" * (frame_bytes_max - 16),
+    "many payloads": msgpack.packb([b"\x93" * 1_000, "x" * 300, 1.5] * 2_000),
+    "many objects": msgpack.packb([[n, -n, str(n), None] for n in range(80_000)]),
+    "just walked": b"\xc6" + struct.pack(">I", WALKED_BYTES_MIN) + b"\0" * WALKED_BYTES_MIN,
+    "just scanned": b"\xc6" + struct.pack(">I", WALKED_BYTES_MIN - 64)
+    + b"\0" * (WALKED_BYTES_MIN - 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [CHUNK, 100_003])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_frames_and_small_ones_between_them_are_whole(name: str, length: int) -> None:
+    """Scanner and walk hand over to each other in the middle of chunks."""
+    large = b"\x94\x00\xcd\xff\xff\xa5infer" + LARGE[name]
+    stream = SMALL + large + SMALL * 2 + large + large + SMALL
     cutter = framer(frame_bytes_max)
-    stream = large + small * 3 + large[:100]
-    assert [len(frame) for frame in cutter.feed(stream[:1_000])] == []
-    assert [len(frame) for frame in cutter.feed(stream[1_000:])] == [len(large), 5, 5, 5]
-    assert [len(frame) for frame in cutter.feed(large[100:])] == [len(large)]
+    assert fed(cutter, chunks_of(stream, length)) == [
+        SMALL, large, SMALL, SMALL, large, large, SMALL
+    ]  # fmt: skip
+    assert cutter.fault is None
+
+
+def test_a_bomb_by_count_is_refused_in_slices_before_it_is_whole() -> None:
+    """After frame_objects_max objects, not after the 4 G that it announces."""
+    cutter = framer(frame_bytes_max)
+    head = b"\x94\x00\x05\xa5infer\xdd\xff\xff\xff\xff"
+    consumed = slices = 0
+    for chunk in chunks_of(head + b"\x01" * 2_000_000):
+        cutter.feed(chunk)
+        consumed += len(chunk)
+        while cutter.is_behind:
+            cutter.catch_up()
+            slices += 1
+        if cutter.fault:
+            break
+    assert cutter.fault == f"frame holds more than {frame_objects_max} objects"
+    assert consumed <= frame_objects_max + CHUNK
+    assert slices >= frame_objects_max // slice_work - 3
+
+
+@pytest.mark.parametrize(("over", "is_violation"), [(0, False), (1, True)])
+def test_the_largest_frame_is_at_the_limit_in_a_walk_too(over: int, is_violation: bool) -> None:
+    """16 MiB pass, one byte more does not."""
+    payload = frame_bytes_max - 16 + over
+    stream = b"\x94\x00\xcd\xff\xff\xa5infer\xc6" + struct.pack(">I", payload) + b"\0" * payload
+    assert len(stream) == frame_bytes_max + over
+    cutter = framer(frame_bytes_max)
+    assert len(fed(cutter, chunks_of(stream))) == (0 if is_violation else 1)
+    assert (cutter.fault is not None) == is_violation
 
 
 def test_incomplete_frames_of_all_connections_share_one_bound() -> None:
