@@ -56,8 +56,8 @@ class ViewHeader(Strict, frozen=True, kw_only=True):
     version: Version
     entity: str
     event_time: str
-    freshness_s: Annotated[float, Meta(gt=0)] = 30.0
-    window_s: Annotated[float, Meta(gt=0)] = 10.0
+    freshness_s: Annotated[float, Meta(gt=0.0)] = 30.0
+    window_s: Annotated[float, Meta(gt=0.0)] = 10.0
     owner: str
     description: str = ""
     request: dict[str, FieldContract]
