@@ -1,23 +1,22 @@
-"""How a job speaks: one JSON object a line on stdout, errors on stderr with exit code 1."""
+"""How a job speaks: one JSON object a line on stdout; a failed one ends with `error` and code 1."""
 
 import errno
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from contracts.errors import MeshError
-from contracts.types import Scalar
 
 
-def report(step: str, **fields: Scalar | dict[str, Scalar]) -> None:
+def report(step: str, **fields: Any) -> None:
     """Print one progress line."""
-    line = msgspec.json.encode({"step": step, **fields}).decode()
-    print(line, flush=True)
+    print(msgspec.json.encode({"step": step, **fields}).decode(), flush=True)
 
 
 def run(job: Callable[[], None]) -> None:
-    """Run a job's body as a program: a MeshError, or a full disk, becomes its error line."""
+    """Run a job's body as a program: a MeshError, or a full disk, becomes its last line."""
     try:
         job()
     except MeshError as error:
@@ -29,6 +28,5 @@ def run(job: Callable[[], None]) -> None:
 
 
 def _fail(error: MeshError) -> None:
-    line = msgspec.json.encode({"step": "failed", "name": error.name, "message": error.message})
-    print(line.decode(), file=sys.stderr, flush=True)
+    report("failed", name=error.name, error=error.message)
     sys.exit(1)
