@@ -140,7 +140,7 @@ class Listeners:
             for service, index in names:
                 path = socket_path(run_dir, service, index)
                 given = passed.get(path.name)
-                self._sockets[service, index] = given or bind(path)
+                self._sockets[service, index] = bind(path) if given is None else _at(path, given)
                 if given is None:
                     self._bound[service, index] = path
         except HomeError:
@@ -162,3 +162,10 @@ class Listeners:
         """Close and remove everything that was bound here."""
         for service, index in list(self._sockets):
             self.close(service, index)
+
+
+def _at(path: Path, given: socket.socket) -> socket.socket:
+    """The passed socket, if it lies where the services dial each other."""
+    if given.getsockname() != os.fspath(path):
+        raise HomeError(f"systemd bound {given.getsockname()}; it must be {path}")
+    return given

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -53,8 +53,9 @@ class ToyMesh:
     ) -> None:
         self.end()
 
-    def launch(self) -> subprocess.Popen[str]:
-        """Start the supervisor; does not wait for it."""
+    def launch(self, prefix: Sequence[str] = (), keep: Sequence[int] = ()) -> subprocess.Popen[str]:
+        """Start the supervisor, through the command `prefix`, with the descriptors `keep`; does
+        not wait for it."""
         script = Path(__file__).with_name("toy_mesh.py")
         variables = {
             **os.environ,
@@ -63,9 +64,10 @@ class ToyMesh:
         }
         with (self.home / "out").open("a") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", script, self.home, json.dumps(self.wish)],
+                [*prefix, sys.executable, "-P", script, self.home, json.dumps(self.wish)],
                 env=variables,
                 cwd=self.home,
+                pass_fds=keep,
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,

@@ -99,6 +99,14 @@ def test_a_passed_socket_is_used_and_left(run_dir: Path) -> None:
     assert given.fileno() == -1
 
 
+def test_a_passed_socket_must_lie_in_the_run_directory(run_dir: Path) -> None:
+    """The services dial each other there: one bound elsewhere is refused by name."""
+    (run_dir / "x").mkdir()
+    path = run_dir / "x" / "orchestrator.sock"
+    with bind(path) as given, pytest.raises(HomeError, match="systemd bound"):
+        Listeners().bind_all(run_dir, [("orchestrator", 0)], {path.name: given})
+
+
 @pytest.mark.parametrize(
     "variables",
     [
