@@ -42,13 +42,22 @@ def _show_view(row: Record) -> None:
 
 
 def _field(name: str, field: Record) -> tuple[Any, ...]:
-    limits = field.get("values")
-    if "range" in field:
-        low, high = field["range"]
-        limits = f"{low:g} … {high:g}"
-    missing = field.get("missing")
+    missing = field.missing
     if missing == "default":
         missing = f"default {field.get('default')}"
     return (
-        name, field.dtype, limits, missing, field.get("zone"), field.get("decimals"), field.source,
+        name, field.dtype, _limits(field), missing, field.get("zone"), field.get("decimals"),
+        field.source,
     )  # fmt: skip
+
+
+def _limits(field: Record) -> str | None:
+    """What a value may be, beyond its dtype."""
+    if "range" in field:
+        low, high = (int(end) if float(end).is_integer() else end for end in field["range"])
+        return f"{low} … {high}"
+    if "values" in field:
+        return ", ".join(field["values"])
+    if "characters_max" in field:
+        return f"≤ {field.characters_max} characters"
+    return None

@@ -1,19 +1,15 @@
 """`models`, `publish`, `promote`, `rollback`: versions of models."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from mortise.cli.failures import CommandError, UsageError
+from mortise.cli.jobs import run_job
 from mortise.cli.options import DEFAULTS, Options, author_name
 from mortise.cli.output import print_json, print_line, print_table, progress
 from mortise.result import Record
-
-STAGE_JOB = "services.jobs.import_pack"
 
 
 def models(*, options: Options = DEFAULTS) -> None:
@@ -100,13 +96,7 @@ def _show_step(step: Record) -> None:
 
 
 def _stage(folder: Path, options: Options) -> str:
-    """Copy a pack into the home's `models/` in a job of its own; its digest."""
+    """Copy a pack into the home's `models/`; its digest."""
     if not (folder / "manifest.json").is_file():
         raise CommandError("PACK_INVALID", f"{folder} is no pack: it has no manifest.json")
-    command = [sys.executable, "-P", "-m", STAGE_JOB, str(folder), "--home", str(options.path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    if done.returncode or not lines or "digest" not in lines[-1]:
-        reason = str(lines[-1].get("error", lines[-1])) if lines else "the job said nothing"
-        raise CommandError("PACK_INVALID", reason)
-    return str(lines[-1]["digest"])
+    return str(run_job("import_pack", str(folder), "--home", str(options.path))["digest"])

@@ -13,6 +13,7 @@ from contracts.samples import sample
 from mortise.cli.app import COMMANDS, run
 from tests.unit.mortise.fake_server import FakeServer, Step, item, refuse, reply
 
+ROOT = Path(__file__).parents[4]
 DIGEST = "sha256:" + "0" * 64
 TRACE = "0" * 32
 CALLS: dict[str, tuple[str, list[str], str, Any]] = {
@@ -327,6 +328,23 @@ def test_snapshot_writes_the_version_file(tmp_path: Path) -> None:
     with FakeServer(answers("control_plane"), service="control_plane") as server:
         run(["snapshot", "--write", str(file), "--home", str(server.home)])
     assert json.loads(file.read_text()).keys() == {"data", "model", "infra", "policy"}
+
+
+def test_publish_stages_a_pack_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder is verified and copied into the home's models, then published by its digest."""
+    (pack, *_) = (ROOT / "examples/bench/models").iterdir()
+    (tmp_path / "empty").mkdir()
+    with FakeServer(answers("control_plane"), service="control_plane") as server:
+        home = ["--home", str(server.home)]
+        assert run(["publish", str(pack), *home]) == 0
+        assert server.requests[0][3][0]["digest"] == f"sha256:{pack.name}"
+        assert (server.home / "models" / pack.name / "manifest.json").is_file()
+        assert run(["publish", str(tmp_path / "empty"), *home]) == 1
+        (tmp_path / "empty/manifest.json").write_text("{}")
+        assert run(["publish", str(tmp_path / "empty"), *home]) == 1
+    errors = capsys.readouterr().err
+    assert "it has no manifest.json" in errors
+    assert "→ build or copy the pack again" in errors
 
 
 def test_init_makes_a_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
