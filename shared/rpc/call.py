@@ -67,6 +67,7 @@ class Call(msgspec.Struct, eq=False):
     on_cancel: Callable[[], None] | None = None
     on_resume: Callable[[], None] | None = None
     sequence: int = 0
+    is_paused: bool = False
     task: Any = None
     timer: Any = None
 

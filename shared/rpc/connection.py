@@ -51,12 +51,13 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = ("_awaits_flush", "_flusher", "_framer", "_in_chunk", "_later", "fault",
-                 "is_closing", "out", "reader_is_slow", "transport")  # fmt: skip
+                 "is_closing", "out", "owes_resume", "reader_is_slow", "transport")  # fmt: skip
 
     def __init__(self, flusher: Flusher, held: HeldBytes) -> None:
         self.transport: asyncio.Transport | None = None
         self.out = bytearray()
         self.reader_is_slow = False
+        self.owes_resume = False
         self.fault: str | None = None
         self.is_closing = False
         self._flusher = flusher
@@ -79,7 +80,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def resumed(self) -> None:
-        """The slow reader caught up."""
+        """Called once there is room again, if `owes_resume` was set."""
 
     def lost(self) -> None:
         """The connection is gone; `fault` says why, if it was us."""
@@ -113,6 +114,14 @@ class Connection(asyncio.Protocol):
             return
         self.out = bytearray()
         transport.write(out)
+        if self.owes_resume:
+            self._flusher.loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Senders that stopped because `out` was full go on, unless the reader is slow."""
+        if self.owes_resume and not self.reader_is_slow:
+            self.owes_resume = False
+            self.resumed()
 
     def close(self) -> None:
         """Send what is waiting, then close; a reader that does not take it is aborted."""
@@ -200,7 +209,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The loop's: half of that again."""
         self.reader_is_slow = False
-        self.resumed()
+        self._resume()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The loop's: over."""

@@ -71,7 +71,8 @@ class Session(Connection):
 
     def resumed(self) -> None:
         """The slow reader caught up: its streams go on."""
-        for call in list(self.calls.values()):
+        for call in [call for call in self.calls.values() if call.is_paused]:
+            call.is_paused = False
             if call.on_resume is not None:
                 call.on_resume()
 
@@ -241,7 +242,9 @@ class Session(Connection):
         call.sequence += 1
         self._serving.counters.stream_items += 1
         self.sent()
-        return not self.reader_is_slow and len(self.out) < stream_pause_bytes
+        if self.reader_is_slow or len(self.out) >= stream_pause_bytes:
+            call.is_paused = self.owes_resume = True
+        return not call.is_paused
 
     def _cancel(self, params: msgspec.Raw) -> None:
         try:

@@ -54,6 +54,24 @@ def test_a_slow_reader_pauses_its_streams_and_resumes_them() -> None:
     assert call.stream(item)
 
 
+def test_a_burst_of_a_stream_pauses_for_a_turn_though_its_reader_is_fast() -> None:
+    """More than stream_pause_bytes in one turn: the transport never pauses, we do, and go on."""
+    held = Held()
+    stage = Stage({"infer": held})
+    session, _ = stage.connect()
+    session.data_received(request(1, "infer", BODY, {"stream": True}))
+    call = held.calls[0]
+    resumed: list[bool] = []
+    call.on_resume = lambda: resumed.append(True)
+    while call.stream({"text": "x" * 10_000}):
+        assert len(session.out) < stream_pause_bytes
+    stage.loop.turn()
+    assert resumed == []
+    stage.loop.turn()
+    assert resumed == [True]
+    assert call.stream({"text": "x"})
+
+
 def test_a_reader_that_never_reads_is_aborted() -> None:
     """At write_buffer_bytes_max, whatever the handler does; its calls are cancelled."""
     held = Held()
