@@ -6,6 +6,7 @@ from contracts.service import Health
 from shared import logs
 from shared.home import Home
 from shared.inheritance import log_path
+from supervisor.hint import line_to_try
 from supervisor.instance import Instance
 from supervisor.mesh import EDGE, Mesh
 from supervisor.slot import Slot
@@ -49,7 +50,7 @@ class Announcer:
         if not mesh.is_ready:
             self._say("no policy yet: publish a model, then promote it")
         self._say(f"socket: {home.socket_path(EDGE)}")
-        self._say(f"try: mortise status --home {home.path}")
+        self._say(f"try: {line_to_try(home.path)}")
 
     def failed(self, mesh: Mesh, home: Home, reason: str) -> None:
         """Why the mesh cannot be ready, with the last words of whoever failed."""

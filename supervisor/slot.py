@@ -202,6 +202,8 @@ class Slot:
     def _changed(self, instance: Instance) -> None:
         if instance.state == "gone":
             self._left(instance)
+        elif instance.state == "ready" and instance is self.standby:
+            log.info("standby_ready", child=self.spec.label, pid=instance.pid)
         self.fill()
         self._on_change(self, instance)
 
@@ -225,7 +227,7 @@ class Slot:
         self._standby_due_s = now_s + max(delay_s, standby_delay_s)
         if not self._is_closed:
             log.error(
-                "child_gone",
+                "child_exited",
                 child=self.spec.label,
                 pid=instance.pid,
                 child_instance=instance.identity,

@@ -134,7 +134,7 @@ class Template:
             delay_s = self.restarts.exited(now_s, random.random())
             if not self._is_closed:
                 log.error(
-                    "template_gone", pid=instance.pid, ending=self.last_ending, delay_s=delay_s
+                    "template_exited", pid=instance.pid, ending=self.last_ending, delay_s=delay_s
                 )
                 asyncio.get_running_loop().call_later(delay_s, self.start)
 
