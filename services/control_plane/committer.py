@@ -5,7 +5,7 @@ One commit at a time. A commit that has begun runs to its end, even when its cal
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contracts.distribution import Position
@@ -36,6 +36,7 @@ from shared.policy_steps import compare
 log = logs.get("services.control_plane.committer")
 
 commits_waiting_max = 32
+reason_characters_max = 1_024
 settle_s = 2 * heartbeat_s + 0.2
 """After a start the instances need a reconnect (≤ 1 s back-off) to be heard; a commit before that
 would require nobody."""
@@ -56,6 +57,10 @@ class Author:
     name: str
     reason: str
     peer_uid: int
+
+    def because(self, step: str) -> "Author":
+        """The same with a step of what is being done as further reason."""
+        return replace(self, reason=f"{self.reason}: {step}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,7 @@ def _entry(
             previous=head.position.hash,
             at=format_instant(at_us),
             author=author.name,
-            reason=author.reason,
+            reason=author.reason[:reason_characters_max],
             peer_uid=author.peer_uid,
             changed=changes.changed,
             removed=changes.removed,

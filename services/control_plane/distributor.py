@@ -5,7 +5,7 @@ On the loop's thread only. One push at a time; the caller holds the commit lock.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -98,6 +98,7 @@ class Distributor:
     async def push(self, candidate: Head, append: Callable[[], Awaitable[None]]) -> Push:
         """Bring the candidate everywhere, or nowhere: POLICY_REJECTED names who said no.
 
+        Standbys and stale instances get it when it is in force: they must not slow a push down.
         `append` puts the commit on the disk; what it raises ends the push, nothing is active then.
         """
         now_s = self._clock.monotonic()
@@ -106,8 +107,9 @@ class Distributor:
             for name in push.required - self._calls.keys():
                 push.left(name)
             if not push.is_over:
-                self._broadcast(_prepare(candidate))
+                self._send_all(push.required, _prepare(candidate))
             await self._settle(push, "preparing")
+            prepared_s = self._clock.monotonic()
             if push.phase == "appending":
                 try:
                     await append()
@@ -115,13 +117,24 @@ class Distributor:
                     push.not_appended("the commit was not written")
                     raise
                 self.head = candidate
-                push.appended(self._clock.monotonic())
+                appended_s = self._clock.monotonic()
+                push.appended(appended_s)
                 self._activate(candidate, push)
                 await self._settle(push, "activating")
+                self._send_all(self._calls.keys() - push.required, _activate(candidate))
+                log.info(
+                    "pushed",
+                    policy_version=candidate.policies.version,
+                    prepare_ms=_ms(prepared_s - now_s),
+                    append_ms=_ms(appended_s - prepared_s),
+                    activate_ms=_ms(self._clock.monotonic() - appended_s),
+                    fenced=push.fenced,
+                )
         finally:
             self._push = None
             if push.phase == "rejected":
-                self._broadcast(_Item(PolicyItem(action="abandon", position=candidate.position)))
+                item = PolicyItem(action="abandon", position=candidate.position)
+                self._send_all(push.required, _Item(item))
         if push.phase == "rejected":
             raise MeshError(
                 "POLICY_REJECTED",
@@ -134,7 +147,7 @@ class Distributor:
     def renew(self, head: Head) -> None:
         """Put a head in force again under its new epoch; forward only, like any activation."""
         self.head = head
-        self._broadcast(_activate(head))
+        self._send_all(self._calls.keys(), _activate(head))
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Until an instance says something, or so long."""
@@ -158,14 +171,13 @@ class Distributor:
             push.tick(self._clock.monotonic())
 
     def _activate(self, candidate: Head, push: Push) -> None:
-        """Whoever stored the candidate is told its name, the others get the whole set."""
+        """Whoever stored the candidate is told its name; one that lost it gets the whole set."""
         named = _Item(PolicyItem(action="activate", position=candidate.position))
-        whole = _activate(candidate)
-        for name in list(self._calls):
-            self._send(name, named if name in push.valid else whole)
+        self._send_all(push.required & push.valid, named)
+        self._send_all(push.required - push.valid, _activate(candidate))
 
-    def _broadcast(self, item: "_Item") -> None:
-        for name in list(self._calls):
+    def _send_all(self, names: Set[str], item: "_Item") -> None:
+        for name in names & self._calls.keys():
             self._send(name, item)
 
     def _send(self, name: str, item: "_Item") -> None:
@@ -204,3 +216,7 @@ def _prepare(head: Head) -> _Item:
 
 def _activate(head: Head) -> _Item:
     return _Item(PolicyItem(action="activate", position=head.position, policies=head.policies))
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1_000, 1)

@@ -48,6 +48,7 @@ class Promotion:
         """Deploy, wait, route. Raises MODEL_UNKNOWN, MODEL_NOT_READY, and what a commit raises."""
         await self.deploy(model, version, author, deadline_s, tell)
         tell(PromoteStep(step="routing", detail=f"{model} {version}"))
+        author = author.because(f"route {model} to {version}")
 
         def route(policies: PolicySet) -> Change | None:
             policy = versions.route_to(policies, model, version)
@@ -66,6 +67,7 @@ class Promotion:
         tell: Tell = lambda _step: None,
     ) -> None:
         """Have a published version ready on every instance that must have it."""
+        author = author.because(f"deploy {model} {version}")
         before: list[DeploymentPolicy | None] = []
         ours: list[DeploymentPolicy] = []
 
@@ -153,7 +155,7 @@ class Promotion:
                 return Change([], [("deployment", ours.name)])
             return Change([before])
 
-        because = Author(author.name, f"taken back: {reason}"[:1_024], author.peer_uid)
+        because = Author(author.name, f"taken back: {reason}", author.peer_uid)
         try:
             await self._patiently(lambda: self._committer.commit(make, because))
         except MeshError as error:

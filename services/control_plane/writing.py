@@ -149,4 +149,4 @@ class Writing:
             return None if policy is None else Change([policy])
 
         await self._promotion.deploy(model, version, author, call.deadline_s)
-        await self._committer.commit(make, author)
+        await self._committer.commit(make, author.because(f"alias {alias} = {version}"))

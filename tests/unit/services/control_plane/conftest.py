@@ -73,7 +73,7 @@ class Plane:
         report: Callable[[PolicySet], ReportParts] = lambda _policies: ReportParts(ready=True),
         **options: Any,
     ) -> PolicyFollower:
-        """An instance with the real follower, once the control plane has heard its report."""
+        """An instance with the real follower, once its report is heard and it has the head."""
         environment = Environment.for_test(service, self.home, **options)
         follower = PolicyFollower(
             environment,
@@ -83,9 +83,14 @@ class Plane:
         )
         await follower.start()
         self.followers.append(follower)
-        table = self.service._distributor.instances.by_name
+        distributor = self.service._distributor
+        table = distributor.instances.by_name
         await until(
-            lambda: (one := table.get(environment.instance)) is not None and one.report is not None
+            lambda: (
+                (one := table.get(environment.instance)) is not None
+                and one.report is not None
+                and (distributor.head is None or follower.position == distributor.head.position)
+            )
         )
         return follower
 

@@ -182,11 +182,15 @@ async def test_a_late_joiner_loads_the_version_in_force(plane: Any) -> None:
     assert late.current.find("batching", "tiny") == batching(8)
 
 
-async def test_a_standby_follows_but_is_not_required(plane: Any) -> None:
-    """It holds the new version too; its silence would not have mattered."""
+async def test_a_standby_follows_but_is_not_required(plane: Any, until: Any) -> None:
+    """It gets the new version once it is in force; its silence would not have mattered."""
     standby = await plane.follow("data_fabric", standby=True)
     await plane.call("apply", apply(batching(7)))
-    assert standby.current.version == 2
+    await until(lambda: standby.current.version == 2)
+    await until(lambda: standby._on_disk == standby.position)
+    standby.report_now()
+    table = plane.service._distributor.instances.by_name
+    await until(lambda: table[standby._environment.instance].active.sequence == 2)
     assert _row(await plane.call("status", Empty()), standby._environment.instance).active == 2
 
 
