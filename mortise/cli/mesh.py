@@ -110,8 +110,8 @@ def home_errors(options: Options) -> Iterator[None]:
         raise CommandError("UNAVAILABLE", reason, line, EXIT_MESH_DOWN) from error
     except HomeError as error:
         raise CommandError("HOME_INVALID", str(error)) from error
-    except TimeoutError as error:
-        reason = "the supervisor does not answer"
+    except OSError as error:  # it starts or ends this very moment, or its disk fails
+        reason = f"the supervisor cannot be reached: {error}"
         raise CommandError("UNAVAILABLE", reason, "mortise logs") from error
 
 

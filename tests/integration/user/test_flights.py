@@ -1,5 +1,6 @@
 """The flights example as a user meets it, from `init` to a prediction with its lineage."""
 
+import datetime
 import json
 import os
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from mortise import Client
 
 ROOT = Path(__file__).parents[3]
 FLIGHT = {
@@ -87,6 +90,18 @@ def test_the_answer_is_found_by_its_trace_id(home: Path) -> None:
     assert trace["combination"]["view"] == "departure"
     assert mortise("logs", "--trace", answer["trace_id"], "--home", home).returncode == 0
     assert "orchestrator 0" in mortise("status", "--home", home).stdout
+
+
+def test_an_instant_is_the_same_in_every_form(home: Path) -> None:
+    """A datetime of any zone, sent as a timestamp, gives what its RFC 3339 text gives."""
+    instant = datetime.datetime.fromisoformat("2013-12-20T17:45:00-05:00")
+    with Client(home=home) as client:
+        answers = [
+            client.infer("delay", rows=[FLIGHT | {"scheduled_at": form}])
+            for form in (instant, instant.astimezone(datetime.UTC), instant.isoformat())
+        ]
+    expected = infer(home, FLIGHT)["predictions"]
+    assert all(answer.to_builtin()["predictions"] == expected for answer in answers)
 
 
 def test_ten_flights_become_a_table(home: Path) -> None:
