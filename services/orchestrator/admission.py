@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from contracts.errors import MeshError
 from contracts.inference import InferenceRequest
-from contracts.limits import frame_bytes_max
 from contracts.types import UNSET
 from services.orchestrator.batching import Window, cut, spans
-from services.orchestrator.config import answer_overhead_bytes
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Bytes, Part, Work
 from services.orchestrator.rows import count_rows, divide_rows
@@ -59,7 +57,7 @@ class Input:
 
     def __init__(self, body: InferenceRequest, form: str, plan: ModelPlan) -> None:
         """Raises INVALID_REQUEST for a form that the model does not take, tensors that break its
-        contract, too many rows, or rows whose answer would not fit into a frame."""
+        contract, or too many rows."""
         if form != plan.form:
             raise _invalid(f"{plan.name} takes {plan.form}, received {form}")
         if body.sampling is not UNSET:
@@ -76,21 +74,16 @@ class Input:
             self.bytes = memoryview(body.rows).nbytes
         if self.rows > plan.rows_max:
             raise _invalid(f"{plan.name} takes {plan.rows_max} rows, received {self.rows}")
-        answer_bytes = self.rows * plan.answer_row_bytes + answer_overhead_bytes
-        if answer_bytes > frame_bytes_max:
-            raise _invalid(
-                f"the answer to {self.rows} rows may take {answer_bytes} bytes,"
-                f" frame_bytes_max is {frame_bytes_max}"
-            )
 
     def parts(self, work: Work, window: Window) -> list[Part]:
         """The request's parts, each of at most a batch's rows."""
-        row_bytes = max(self.bytes // self.rows, self.plan.answer_row_bytes)
-        divided = spans(self.rows, row_bytes, window)
-        if len(divided) == 1:
-            part = Part(work, 0, self.rows, self.rows * row_bytes)
+        size = max(self.bytes, self.rows * self.plan.answer_row_bytes)
+        if self.rows == 1 or (self.rows <= window.rows_max and size <= window.bytes_max):
+            part = Part(work, 0, self.rows, size)
             part.tensors, part.raw_rows = self.tensors, self.raw_rows
             return [part]
+        row_bytes = size // self.rows
+        divided = spans(self.rows, row_bytes, window)
         parts = [Part(work, start, rows, rows * row_bytes) for start, rows in divided]
         if self.raw_rows is not UNSET:
             for part, raw in zip(parts, divide_rows(self.raw_rows, divided), strict=True):

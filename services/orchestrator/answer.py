@@ -6,31 +6,24 @@ written.
 """
 
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import cast
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from contracts.errors import ErrorBody, MeshError
 from contracts.inference import InferenceResponse, Item, Mark, Prediction, Tensor, Usage
 from contracts.lineage import Lineage, Receipt
-from contracts.stages import Hop
-from services.orchestrator.batching import keep_rows
+from contracts.stages import Timing
+from services.orchestrator.batching import cut, drop_rows
 from services.orchestrator.combinations import Combined
 from services.orchestrator.execution import join
 from services.orchestrator.output_contract import check_predictions
-from services.orchestrator.request import Part, Work
-from services.orchestrator.stamps import timing
+from services.orchestrator.plan import ModelPlan, TensorPlan
+from services.orchestrator.request import Bytes, Part, Work
 
 _OK = Item(status="ok")
-
-
-class Course(NamedTuple):
-    """What the answer says about the way it took."""
-
-    policy_version: int
-    at_us: int
-    stages_us: list[int]
-    hops: list[Hop]
+_NO_MARKS: list[Mark] = []
 
 
 def statuses(work: Work) -> list[Item] | UnsetType:
@@ -39,8 +32,10 @@ def statuses(work: Work) -> list[Item] | UnsetType:
     Raises OUTPUT_INVALID for an answer that breaks the model's contract, and the first row's error
     when no row is good.
     """
-    plan, is_whole = work.plan, True
-    for part in work.parts:
+    plan, parts, is_whole = work.plan, work.parts, True
+    if not plan.labels and len(parts) == 1 and not parts[0].refused and not parts[0].errors:
+        return UNSET
+    for part in parts:
         failed = len(part.errors) if part.errors else 0
         is_whole = is_whole and not failed and not part.refused
         if plan.labels and part.good_rows:
@@ -70,73 +65,94 @@ def _statuses(part: Part) -> list[Item]:
     return items
 
 
-def conclude(
-    work: Work, combined: Combined, course: Course, items: list[Item] | UnsetType
-) -> tuple[InferenceResponse, Receipt]:
-    """The answer and its receipt; `items` is what `statuses` returned."""
-    body, plan, trace_id = work.body, work.plan, work.call.trace_id
+def answer_of(
+    work: Work, combined: Combined, times: Timing, items: list[Item] | UnsetType
+) -> InferenceResponse:
+    """The answer; `items` is what `statuses` returned."""
+    plan = work.plan
     rows = work.rows if items is UNSET else sum(item is _OK for item in items)
-    freshness_s, frozen, marks = _features_of(work) if plan.view is not None else _NO_VIEW
-    degraded = work.variant == "fallback"
     answer = InferenceResponse(
         id=work.request_id,
-        trace_id=trace_id,
+        trace_id=work.call.trace_id,
         model_name=plan.name,
         model_version=plan.version,
-        policy_version=course.policy_version,
+        policy_version=work.table.version,
         variant=work.variant,
-        degraded=degraded,
-        marks=marks,
+        degraded=work.variant == "fallback",
+        marks=_NO_MARKS,
         outputs=_outputs_of(work, rows),
-        predictions=_predictions_of(work) if plan.labels else UNSET,
         usage=Usage(rows=rows, tokens_in=0, tokens_out=0),
-        timing_us=timing(course.stages_us, course.hops),
+        timing_us=times,
         lineage=cast(Lineage, combined.lineage),
+    )
+    if plan.view is None and not plan.labels and items is UNSET:
+        return answer
+    freshness_s, frozen = _features_of(work)
+    return replace(
+        answer,
+        predictions=_predictions_of(work) if plan.labels else UNSET,
+        marks=_marks(freshness_s, frozen, plan),
         freshness_s=freshness_s,
         frozen=frozen or UNSET,
         items=items,
     )
-    receipt = Receipt(
-        tenant_id=body.tenant_id,
-        id=work.request_id,
-        trace_id=trace_id,
-        at_us=course.at_us,
-        status="ok",
-        model_name=plan.name,
-        model_version=plan.version,
-        policy_version=course.policy_version,
-        snapshot=combined.snapshot,
+
+
+def receipt_of(
+    work: Work, answer: InferenceResponse, snapshot: str, at_us: int, stages_us: list[int]
+) -> Receipt:
+    """The receipt of an answer given at `at_us` (wall clock). Its first fields go by position:
+    Python builds a dictionary for a call with more than fifteen names."""
+    body, timing = work.body, answer.timing_us
+    return Receipt(
+        body.tenant_id,
+        work.request_id,
+        answer.trace_id,
+        at_us,
+        "ok",
+        answer.model_name,
+        answer.model_version,
+        answer.policy_version,
+        snapshot,
         variant=work.variant,
-        degraded=degraded,
-        marks=list(marks),
+        degraded=answer.degraded,
+        marks=cast(list[str], answer.marks),
         risk_level=body.risk_level,
         peer_uid=work.call.peer.uid,
-        rows=rows,
+        rows=answer.usage.rows,
         tokens_in=0,
         tokens_out=0,
-        compute_us=sum(_compute_us(part) for part in work.parts),
-        total_us=answer.timing_us.total,
-        stages_us=course.stages_us,
-        hops=[(hop.instance, hop.received, hop.sent) for hop in course.hops],
+        compute_us=sum([_compute_us(part) for part in work.parts]),
+        total_us=timing.total,
+        stages_us=stages_us,
+        hops=[(hop.instance, hop.received, hop.sent) for hop in timing.hops],
         entity="" if body.entity is UNSET else body.entity,
     )
-    return answer, receipt
 
 
 def _outputs_of(work: Work, rows: int) -> list[Tensor]:
     tensors = []
     for index in work.outputs:
         plan = work.plan.outputs[index]
-        pieces = [
-            keep_rows(part.outputs[index], plan.row_bytes, part.good_rows, part.errors)
-            for part in work.parts
-            if part.good_rows
-        ]
-        shape = [rows, *plan.row_shape]
         tensors.append(
-            Tensor(name=plan.name, datatype=plan.datatype, shape=shape, data=join(pieces))
+            Tensor(
+                name=plan.name,
+                datatype=plan.datatype,
+                shape=[rows, *plan.row_shape],
+                data=join([_rows_of(part, index, plan) for part in work.parts if part.good_rows]),
+            )
         )
     return tensors
+
+
+def _rows_of(part: Part, index: int, plan: TensorPlan) -> Bytes:
+    """The part's rows of one output, failed ones left out; not copied if there are none."""
+    batch = part.batch
+    assert batch is not None, "a part with good rows was in a batch"
+    assert batch.executed is not None, "which was answered"
+    joined = cast(memoryview, batch.executed.outputs[index].data)
+    data = cut(joined, part.batch_row, part.good_rows, plan.row_bytes)
+    return data if part.errors is None else drop_rows(data, plan.row_bytes, part.errors)
 
 
 def _predictions_of(work: Work) -> list[Prediction]:
@@ -146,18 +162,18 @@ def _predictions_of(work: Work) -> list[Prediction]:
     return list(chain.from_iterable(part.checked for part in work.parts))
 
 
-def _features_of(work: Work) -> tuple[float | UnsetType, list[str], list[Mark]]:
-    """The worst freshness of the parts, the frozen features, and the marks these two give."""
+def _features_of(work: Work) -> tuple[float | UnsetType, list[str]]:
+    """The worst freshness of the parts, and the frozen features."""
     known = [part.freshness_s for part in work.parts if part.freshness_s is not None]
-    freshness_s = max(known) if known else UNSET
-    frozen = sorted({name for part in work.parts if part.features for name in part.features.frozen})
+    frozen = {name for part in work.parts if part.features for name in part.features.frozen}
+    return (max(known) if known else UNSET), sorted(frozen)
+
+
+def _marks(freshness_s: float | UnsetType, frozen: list[str], plan: ModelPlan) -> list[Mark]:
     marks: list[Mark] = ["frozen"] if frozen else []
-    if freshness_s is not UNSET and freshness_s > work.plan.freshness_s:
+    if freshness_s is not UNSET and freshness_s > plan.freshness_s:
         marks.append("stale")
-    return freshness_s, frozen, marks
-
-
-_NO_VIEW: tuple[UnsetType, list[str], list[Mark]] = (UNSET, [], [])
+    return marks
 
 
 def _compute_us(part: Part) -> int:

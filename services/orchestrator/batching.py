@@ -55,11 +55,10 @@ def cut(data: Bytes, start: int, rows: int, row_bytes: int) -> memoryview:
     return memoryview(data)[start * row_bytes : (start + rows) * row_bytes]
 
 
-def keep_rows(data: Bytes, row_bytes: int, rows: int, dropped: Container[int] | None) -> Bytes:
+def drop_rows(data: Bytes, row_bytes: int, dropped: Container[int]) -> Bytes:
     """The data without the dropped rows."""
-    if dropped is None:
-        return data
-    return b"".join(cut(data, row, 1, row_bytes) for row in range(rows) if row not in dropped)
+    rows = range(len(data) // row_bytes)
+    return b"".join(cut(data, row, 1, row_bytes) for row in rows if row not in dropped)
 
 
 def windows_of(policies: PolicySet) -> Callable[[str], Window]:

@@ -53,43 +53,55 @@ class Bounds:
                 f"{self.bytes} bytes in flight and {size} more, in_flight_bytes_max is"
                 f" {in_flight_bytes_max}"
             )
-        of_model = self._models.get(model) or Usage()
-        of_tenant = self._tenants.get(tenant) or Usage()
-        _check(f"model {model}", of_model, rows, self._limits.get(model, self._default))
-        limits = self._limits.get(tenant)
-        if limits is not None:
-            _check(f"tenant {tenant}", of_tenant, rows, limits)
+        of_model = self._models.get(model)
+        if of_model is None:
+            of_model = self._models[model] = Usage()
+        of_tenant = self._tenants.get(tenant)
+        if of_tenant is None:
+            of_tenant = self._tenants[tenant] = Usage()
+        try:
+            _check("model", model, of_model, rows, self._limits.get(model, self._default))
+            if tenant in self._limits:
+                _check("tenant", tenant, of_tenant, rows, self._limits[tenant])
+        except MeshError:
+            self._forget_unused(model, tenant)
+            raise
         self.requests += 1
         self.bytes += size
-        for name, usage, usages in (
-            (model, of_model, self._models),
-            (tenant, of_tenant, self._tenants),
-        ):
-            usages[name] = usage
-            usage.requests += 1
-            usage.rows += rows
+        of_model.requests += 1
+        of_model.rows += rows
+        of_tenant.requests += 1
+        of_tenant.rows += rows
 
     def release(self, model: str, tenant: str, rows: int, size: int) -> None:
         """The request ended."""
         self.requests -= 1
         self.bytes -= size
-        for name, usages in ((model, self._models), (tenant, self._tenants)):
-            usage = usages[name]
-            usage.requests -= 1
-            usage.rows -= rows
-            if not usage.requests:
-                del usages[name]
+        of_model, of_tenant = self._models[model], self._tenants[tenant]
+        of_model.requests -= 1
+        of_model.rows -= rows
+        of_tenant.requests -= 1
+        of_tenant.rows -= rows
+        if not of_model.requests or not of_tenant.requests:
+            self._forget_unused(model, tenant)
+
+    def _forget_unused(self, model: str, tenant: str) -> None:
+        if not self._models[model].requests:
+            del self._models[model]
+        if not self._tenants[tenant].requests:
+            del self._tenants[tenant]
 
 
-def _check(who: str, usage: Usage, rows: int, limits: LimitsSpec) -> None:
+def _check(kind: str, name: str, usage: Usage, rows: int, limits: LimitsSpec) -> None:
     if usage.rows + rows > limits.queue_rows_max:
         raise _full(
-            f"{who}: {usage.rows} rows in flight and {rows} more, queue_rows_max is"
+            f"{kind} {name}: {usage.rows} rows in flight and {rows} more, queue_rows_max is"
             f" {limits.queue_rows_max}"
         )
     if limits.in_flight_max is not UNSET and usage.requests >= limits.in_flight_max:
         raise _full(
-            f"{who}: {usage.requests} requests in flight, in_flight_max is {limits.in_flight_max}"
+            f"{kind} {name}: {usage.requests} requests in flight, in_flight_max is"
+            f" {limits.in_flight_max}"
         )
 
 

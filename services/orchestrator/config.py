@@ -19,8 +19,8 @@ features_bytes_max = 8 * 1024 * 1024
 answer_overhead_bytes = 4 * 1024 * 1024
 """What an answer holds beside its tensors and predictions: lineage, hops, the statuses of failed
 rows (4,096 of 1 KiB)."""
-tenants_idle_max = 1_024
-"""Tenants of one class whose past share is remembered while they have nothing waiting."""
+flows_idle_max = 1_024
+"""Tenants of a model version whose past share is remembered while they have nothing waiting."""
 retries_max = 1
 """A part of a request whose runtime or fabric died is sent once more."""
 

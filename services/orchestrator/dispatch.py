@@ -122,6 +122,7 @@ class Dispatcher:
         if executed is not None:
             try:
                 batch.deliver(executed)
+                self._observed.computed(batch.plan, batch.stages_us, len(batch.parts))
             except MeshError as broken:
                 error = broken
         # The runtime gets its next batch before the answers of this one are written.

@@ -6,16 +6,16 @@ The answer is checked against the model's contract here: what breaks it never le
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from contracts.errors import ErrorBody, MeshError
 from contracts.execution import Execute, Executed
 from contracts.inference import Tensor
 from contracts.methods import METHODS
-from services.orchestrator.batching import cut
 from services.orchestrator.output_contract import check_outputs
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Part, Where
+from services.orchestrator.stamps import batch_stages
 from shared.deadline import remaining_us, share_deadline
 
 if TYPE_CHECKING:
@@ -26,13 +26,16 @@ _timeout_s = METHODS["model_runtime"]["execute"].budget.timeout_ms / 1_000
 
 
 class Batch:
-    """Parts that travel together. `open` of them belong to requests that have not ended; `is_out`
-    from being sent until it is answered, lost or given up;
-    `deadline_s` and `slot` are the wheel's, times are monotonic seconds."""
+    """Parts that travel together: `open` of them belong to requests that have not ended.
+
+    `is_out` from being sent until it is answered, lost or given up; `stages_us` are the stages that
+    its parts have in common. `deadline_s` and `slot` are the wheel's; times are monotonic seconds.
+    """
 
     replicas: "Replicas"
     replica: "Replica | None" = None
     executed: Executed | None = None
+    stages_us: Sequence[int] = ()
     is_out = False
     instance = ""
     msgid = -1
@@ -85,23 +88,19 @@ class Batch:
         )
 
     def deliver(self, executed: Executed) -> None:
-        """Give each part its rows of the answer, not copied.
+        """Tell each part where its rows of the answer are.
 
         Raises OUTPUT_INVALID when the answer as a whole breaks the contract.
         """
-        plan = self.plan
-        check_outputs(executed, plan, len(self.parts), self.rows)
+        check_outputs(executed, self.plan, len(self.parts), self.rows)
         self.executed = executed
-        start = 0
-        for index, part in enumerate(self.parts):
-            rows = part.good_rows
-            part.outputs = [
-                cut(cast(memoryview, output.data), start, rows, tensor.row_bytes)
-                for output, tensor in zip(executed.outputs, plan.outputs, strict=True)
-            ]
-            if plan.labels:
-                part.predictions = executed.predictions[index]
-            start += rows
+        self.stages_us = batch_stages(self.taken_s, self.sent_s, self.answered_s, executed)
+        row = 0
+        for part in self.parts:
+            part.batch_row = row
+            row += part.good_rows
+        for part, predictions in zip(self.parts, executed.predictions, strict=False):
+            part.predictions = predictions
         if executed.errors:
             self._deliver_errors(executed.errors)
 

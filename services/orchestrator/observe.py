@@ -1,6 +1,9 @@
 """The orchestrator's metrics: requests by status, time by stage, rows by batch. Labels are models,
 versions, stages and statuses, never tenants; names that a client made up count as `unknown`."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 from contracts.service import Metric
 from contracts.stages import STAGES
 from services.orchestrator.plan import ModelPlan
@@ -53,16 +56,24 @@ class Observed:
         }
         self._handles: dict[ModelPlan, Handles] = {}
 
-    def answered(self, plan: ModelPlan, stages_us: list[int]) -> None:
-        """An answer left; stages that took no time are not counted."""
+    def answered(self, plan: ModelPlan, stages_us: list[int], total_us: int) -> None:
+        """An answer left. The stages that it shares with its batch are counted there."""
         handles = self._of(plan)
         handles.ok.value += 1
-        total_us = 0
-        for stage_us, distribution in zip(stages_us, handles.stages, strict=True):
-            if stage_us:
-                total_us += stage_us
-                distribution.observe(stage_us * 1e-6)
         handles.total.observe(total_us * 1e-6)
+        stages = handles.stages
+        stages[0].observe(stages_us[0] * 1e-6)
+        stages[7].observe(stages_us[7] * 1e-6)
+        if plan.view is not None:
+            stages[1].observe(stages_us[1] * 1e-6)
+
+    def computed(self, plan: ModelPlan, batch_us: Sequence[int], parts: int) -> None:
+        """A batch of so many parts came back; stages that took no time are not counted."""
+        for stage_us, distribution in zip(batch_us, self._of(plan).stages[2:7], strict=True):
+            if stage_us:
+                seconds = stage_us * 1e-6
+                distribution.counts[bisect_left(distribution.bounds, seconds)] += parts
+                distribution.sum += parts * seconds
 
     def refused(self, model: str | None, error: str) -> None:
         """A request was refused at the door; `model` is None unless it was published."""

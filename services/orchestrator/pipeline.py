@@ -181,12 +181,17 @@ class Pipeline:
         self.works.discard(work)
         self._bounds.release(work.plan.name, work.body.tenant_id, work.rows, work.bytes)
         self._spool.release(work.reserved_bytes)
+        if outcome is not Outcome.ANSWERED:
+            self._forget(work)
+        work.let_go()
+
+    def _forget(self, work: Work) -> None:
+        """Take the parts of a request that ended early from whoever has them."""
         for part in work.parts:
             if part.where is Where.FEATURES:
                 self.features.forget(part)
             elif part.where is not Where.DONE:
                 self.dispatcher.forget(part)
-        work.let_go()
 
     # Deadlines.
 

@@ -10,8 +10,10 @@ import msgspec
 from contracts.errors import MeshError
 from contracts.features import ViewHeader
 from contracts.inference import DATATYPE_BYTES, Datatype
+from contracts.limits import frame_bytes_max
 from contracts.pack import Action, Manifest, TensorContract, ViewReference
 from contracts.types import UNSET
+from services.orchestrator.config import answer_overhead_bytes
 from shared.pack_digests import canonical, sha256
 
 _status_bytes = 16
@@ -43,7 +45,7 @@ class ModelPlan:
 
     `form` is the one form of `infer` that it takes: rows with a view, else inputs.
     `freshness_s` is the view's SLA. `actions` holds (risk level, action) pairs;
-    `key` is name, version and digest.
+    `key` is name, version and digest. `rows_max` is what the contract allows and one frame holds.
     """
 
     name: str
@@ -74,6 +76,7 @@ def compile_plan(
     inputs = [TensorPlan.of(tensor) for tensor in contract.inputs]
     outputs = [TensorPlan.of(tensor) for tensor in contract.outputs]
     view = None if contract.view is UNSET else contract.view
+    answer_row_bytes = _answer_row_bytes(outputs, contract.labels, contract.actions)
     return ModelPlan(
         name=name,
         version=version,
@@ -86,8 +89,8 @@ def compile_plan(
         inputs=inputs,
         outputs=outputs,
         input_row_bytes=sum(tensor.row_bytes for tensor in inputs),
-        answer_row_bytes=_answer_row_bytes(outputs, contract.labels, contract.actions),
-        rows_max=contract.rows_max,
+        answer_row_bytes=answer_row_bytes,
+        rows_max=min(contract.rows_max, _rows_in_a_frame(name, answer_row_bytes)),
         labels=frozenset(contract.labels),
         actions=frozenset((rule.risk_level, rule.action) for rule in contract.actions),
         view=view,
@@ -101,6 +104,17 @@ def _answer_row_bytes(outputs: list[TensorPlan], labels: list[str], actions: lis
     texts = [*labels, *(rule.action for rule in actions)]
     prediction = sum(2 * len(text.encode()) + 16 for text in texts) + 128 if labels else 0
     return sum(tensor.row_bytes for tensor in outputs) + prediction + _status_bytes
+
+
+def _rows_in_a_frame(name: str, answer_row_bytes: int) -> int:
+    rows = (frame_bytes_max - answer_overhead_bytes) // answer_row_bytes
+    if rows < 1:
+        raise MeshError(
+            "PACK_INVALID",
+            f"{name}: the answer to one row may take {answer_row_bytes} bytes, frame_bytes_max is"
+            f" {frame_bytes_max}",
+        )
+    return rows
 
 
 def view_freshness_s(view_sql: str) -> float:

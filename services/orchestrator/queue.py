@@ -1,15 +1,14 @@
 """What waits for a runtime: a lane for each model version.
 
-Lanes take turns in proportion to the weights of what they serve, a lane's risk classes by their
-weights, the tenants of a class equally, and a tenant's requests by deadline (`fairness`).
+Lanes take turns in proportion to the weights of what they serve; inside a lane see `fairness`.
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping
 
 from contracts.policies import PolicySet, PriorityPolicy, PrioritySpec
-from services.orchestrator.batching import Window, fits
-from services.orchestrator.fairness import Fair, Tenants
+from services.orchestrator.batching import Window
+from services.orchestrator.fairness import FairOrder
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Part, Where
 
@@ -28,23 +27,18 @@ class Lane:
         self.rows = 0
         self.parts = 0
         self.finish = 0.0
-        self._root = Fair()
-        self._classes = {risk: Tenants(weight) for risk, weight in weights.items()}
+        self._order = FairOrder(weights)
         self._arrivals: deque[Part] = deque()
 
     def set_weights(self, weights: Mapping[int, float]) -> None:
         """Weights of the risk classes from now on."""
-        for risk, weight in weights.items():
-            self._classes[risk].weight = weight
+        self._order.weights = weights
 
     def push(self, part: Part, now_s: float) -> None:
         """The part waits from now on."""
         part.where = Where.QUEUE
         part.entered_s = now_s
-        tenants = self._classes[part.work.body.risk_level]
-        tenants.push(part)
-        if not tenants.is_active:
-            self._root.activate(tenants)
+        self._order.push(part)
         self._arrivals.append(part)
         self.rows += part.good_rows
         self.parts += 1
@@ -53,7 +47,7 @@ class Lane:
         """The part ended while it waited here."""
         assert part.flow is not None, "only a waiting part can be forgotten"
         part.flow.forget(part)
-        self._leave(part)
+        self._left(1, part.good_rows)
 
     def oldest_s(self) -> float:
         """When the first of the waiting parts arrived; `parts` ≥ 1."""
@@ -64,23 +58,17 @@ class Lane:
 
     def take(self) -> list[Part]:
         """The next batch in fair order; `parts` ≥ 1."""
-        batch: list[Part] = []
-        rows = size = 0
-        while (part := self._root.head()) is not None:
-            if not fits(rows, size, part.good_rows, part.bytes, self.window):
-                break
-            self._root.pop()
-            self._leave(part)
+        batch = self._order.take(self.window)
+        weights, rows = self._order.weights, 0
+        for part in batch:
             rows += part.good_rows
-            size += part.bytes
-            self.finish += part.good_rows / self._classes[part.work.body.risk_level].weight
-            batch.append(part)
+            self.finish += part.good_rows / weights[part.work.body.risk_level]
+        self._left(len(batch), rows)
         return batch
 
-    def _leave(self, part: Part) -> None:
-        part.where = Where.DONE
-        self.rows -= part.good_rows
-        self.parts -= 1
+    def _left(self, parts: int, rows: int) -> None:
+        self.rows -= rows
+        self.parts -= parts
         if len(self._arrivals) > 2 * self.parts + _compact_min:
             self._arrivals = deque(part for part in self._arrivals if part.flow is not None)
 

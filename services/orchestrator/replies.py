@@ -3,16 +3,17 @@
 import msgspec
 
 from contracts.errors import MeshError
+from contracts.features import FeatureLineage
 from contracts.inference import InferenceResponse
 from contracts.stages import Hop
 from services.orchestrator.access_log import AccessLog
-from services.orchestrator.answer import Course, conclude, statuses
+from services.orchestrator.answer import answer_of, receipt_of, statuses
 from services.orchestrator.combinations import Combinations
 from services.orchestrator.execution import Batch
 from services.orchestrator.observe import Observed
 from services.orchestrator.request import Part, Work
 from services.orchestrator.spool import Spool
-from services.orchestrator.stamps import stage_times
+from services.orchestrator.stamps import stage_times, timing
 from shared.clock import Clock
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -44,21 +45,26 @@ class Replies:
         none is good, UNAVAILABLE when the parts' features do not belong together, DISK_FULL.
         """
         items = statuses(work)
-        last = max(work.parts, key=_answered_s)
+        parts = work.parts
+        last = parts[0] if len(parts) == 1 else max(parts, key=_answered_s)
         batch = last.batch
         assert batch is not None, "a request with a good row was in a batch"
-        features = None if last.features is None else last.features.lineage
-        for part in work.parts:
-            if part.features is not None and part.features.lineage != features:
-                raise MeshError("UNAVAILABLE", "the view's sources changed within the request")
-        combined = self._combinations.of(work.plan, work.table, features)
-        stages_us = stage_times(batch, work, last.features_s, self._clock.monotonic())
-        hops = self._hops(work, last, batch, sum(stages_us))
-        course = Course(work.table.version, self._clock.wall_us(), stages_us, hops)
-        answer, receipt = conclude(work, combined, course, items)
+        combined = self._combinations.of(work.plan, work.table, _lineage_of(work))
+        replied_s = self._clock.monotonic()
+        stages_us = stage_times(
+            batch.taken_s - work.received_s,
+            last.features_s,
+            batch.stages_us,
+            replied_s - batch.answered_s,
+        )
+        total_us = sum(stages_us)
+        times = timing(stages_us, total_us, self._hops(work, last, batch, total_us))
+        answer = answer_of(work, combined, times, items)
+        at_us = self._clock.wall_us()
+        receipt = receipt_of(work, answer, combined.snapshot, at_us, stages_us)
         self._spool.append(_encode(receipt), combined)
-        self._access.answered(work, stages_us, hops)
-        self._observed.answered(work.plan, stages_us)
+        self._access.answered(work, stages_us, times.hops)
+        self._observed.answered(work.plan, stages_us, total_us)
         return answer
 
     def _hops(self, work: Work, last: Part, batch: Batch, total_us: int) -> list[Hop]:
@@ -71,6 +77,16 @@ class Replies:
         assert executed is not None, "the batch was answered"
         hops.append(_hop(batch.instance, executed.received_us, executed.sent_us, start_us))
         return hops
+
+
+def _lineage_of(work: Work) -> FeatureLineage | None:
+    """The one that all parts' features have; None without a view."""
+    if work.plan.view is None:
+        return None
+    lineages = {part.features.lineage for part in work.parts if part.features is not None}
+    if len(lineages) != 1:
+        raise MeshError("UNAVAILABLE", "the view's sources changed within the request")
+    return lineages.pop()
 
 
 def _hop(instance: str, received_us: int, sent_us: int, start_us: int) -> Hop:

@@ -86,8 +86,8 @@ class Part:
 
     Either `tensors` (data in the order of the contract's inputs) or `raw_rows` is the input;
     `block` holds the encoded features of the `good_rows` that passed the view's contract, `refused`
-    says why the others did not. `outputs` (data in the order of the contract's outputs),
-    `predictions` and `errors` (by good row) are what came back. Times are monotonic seconds;
+    says why the others did not. What came back is in `batch`, from its row `batch_row` on;
+    `predictions` and `errors` (by good row) are this part's. Times are monotonic seconds;
     `features_s` is a duration.
     """
 
@@ -98,13 +98,13 @@ class Part:
     features: "FeatureAnswer | None" = None
     freshness_s: float | None = None
     refused: Sequence[RefusedRow] = ()
-    outputs: Sequence[Bytes] = ()
     predictions: Raw | None = None
     checked: Sequence[Prediction] = ()
     errors: dict[int, ErrorBody] | None = None
     where: Where = Where.DONE
     flow: "Flow | None" = None
     batch: "Batch | None" = None
+    batch_row = 0
     retries = 0
     entered_s = 0.0
     features_s = 0.0

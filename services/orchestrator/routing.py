@@ -110,6 +110,11 @@ class RouteTable:
                     pass
         for name, versions in deployed.items():
             self.plans[name] = self._compile(name, versions, plan_of)
+        self._defaults = {
+            name: Choice(self.plans[name][route.default], "default")
+            for name, route in self.routes.items()
+            if name not in self._splits and route.default in self.plans.get(name, {})
+        }
 
     def _compile(self, name: str, versions: list[str], plan_of: PlanOf) -> dict[str, ModelPlan]:
         plans = {}
@@ -127,6 +132,10 @@ class RouteTable:
     def choose(self, body: InferenceRequest, trace_id: str, replicas: Readiness) -> Choice:
         """The version for this request. Raises MODEL_UNKNOWN for a model, version or alias that
         does not exist, MODEL_NOT_READY when no replica has the version ready."""
+        if body.model_version is UNSET:
+            default = self._defaults.get(body.model_name)
+            if default is not None and replicas.is_ready(default.plan):
+                return default
         version, variant = self._version(body, trace_id)
         plan = self.plans.get(body.model_name, {}).get(version)
         if plan is not None and replicas.is_ready(plan):

@@ -47,6 +47,8 @@ class Spool:
         """Why the last attempt to make a file failed."""
         self._bytes_max = bytes_max
         self._spare: Segment | None = None
+        self._room = 0
+        """Bytes for receipts in the current file and the spare."""
         self._reserved = 0
         self._named: set[str] = set()
         self._on_change = on_change
@@ -76,6 +78,7 @@ class Spool:
         else:
             assert self._spare is None, "one spare is enough"
             self._spare = segment
+        self._measure()
         if self.wants_file:
             self._on_change()
 
@@ -104,7 +107,7 @@ class Spool:
 
         Raises DISK_FULL or OVERLOADED when there is no room for it.
         """
-        if self._reserved + size > self._room():
+        if self._reserved + size > self._room:
             raise self._refusal()
         self._reserved += size
 
@@ -116,11 +119,12 @@ class Spool:
     @property
     def has_room(self) -> bool:
         """A request could be admitted."""
-        return self._reserved + receipt_fixed_bytes <= self._room()
+        return self._reserved + receipt_fixed_bytes <= self._room
 
-    def _room(self) -> int:
+    def _measure(self) -> None:
+        """A file was added or filled."""
         files = [segment for segment in (self.current, self._spare) if segment is not None]
-        return sum(segment.room - kept_free_bytes for segment in files)
+        self._room = sum(segment.room - kept_free_bytes for segment in files)
 
     def append(self, receipt: bytes, combined: Combined) -> None:
         """Write an encoded receipt, and before it its combination if this file has not got it.
@@ -131,11 +135,13 @@ class Spool:
         size = self._size(receipt, combined)
         if current is None or size > current.room:
             current = self._next_file()
-            assert self._size(receipt, combined) <= current.room, "an empty file takes any receipt"
+            size = self._size(receipt, combined)
+            assert size <= current.room, "an empty file takes any receipt"
         if combined.snapshot not in self._named:
             self._named.add(combined.snapshot)
             current.append(COMBINATION + combined.combination)
         current.append(RECEIPT + receipt)
+        self._room -= size
 
     def _size(self, receipt: bytes, combined: Combined) -> int:
         size = len(receipt) + 1 + overhead_bytes
@@ -150,6 +156,7 @@ class Spool:
             self.sealed.append(self.current)
         self.current, self._spare = self._spare, None
         self._named.clear()
+        self._measure()
         self._on_change()
         return self.current
 

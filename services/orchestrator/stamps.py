@@ -3,40 +3,44 @@
 Stamps of other processes are absolute monotonic microseconds, which compare on one machine.
 """
 
+from collections.abc import Sequence
+
 from contracts.errors import MeshError
+from contracts.execution import Executed
 from contracts.stages import STAGES, Hop, Timing
-from services.orchestrator.execution import Batch
 from services.orchestrator.request import Where, Work
 
 
-def stage_times(batch: Batch, work: Work, features_s: float, replied_s: float) -> list[int]:
-    """Microseconds in the order of STAGES, of a request whose last part came back with `batch`
-    after `features_s` seconds at the fabric; they sum to the time from received to replied, to a
-    microsecond.
+def batch_stages(taken_s: float, sent_s: float, answered_s: float, executed: Executed) -> list[int]:
+    """Microseconds from a batch's forming to its answer, the same for all of its requests: batch,
+    transfer, tokenize, forward, postprocess.
 
-    `queue` is everything before the batch but features, `batch` assembling it and waiting for the
-    runtime's compute, `transfer` what the runtime did not account for between sending and answer.
+    `batch` is assembling it and waiting for the runtime's compute, `transfer` what the runtime did
+    not account for between sending and answer.
     """
-    start_s, executed = work.received_s, batch.executed
-    assert executed is not None, "the batch was answered"
-    taken = int((batch.taken_s - start_s) * 1e6)
-    sent = int((batch.sent_s - start_s) * 1e6)
-    answered = int((batch.answered_s - start_s) * 1e6)
-    features = min(int(features_s * 1e6), taken)
     wait, tokenize = executed.wait_us, executed.tokenize_us
     forward, postprocess = executed.forward_us, executed.postprocess_us
+    away = int((answered_s - sent_s) * 1e6)
     # Both sides cut to whole microseconds: a transfer of nothing may come out as −1.
-    transfer = max(0, answered - sent - wait - tokenize - forward - postprocess)
-    reply = int((replied_s - start_s) * 1e6) - answered
-    gathered = sent - taken + wait
-    return [taken - features, features, gathered, transfer, tokenize, forward, postprocess, reply]
+    transfer = max(0, away - wait - tokenize - forward - postprocess)
+    return [int((sent_s - taken_s) * 1e6) + wait, transfer, tokenize, forward, postprocess]
 
 
-def timing(stages_us: list[int], hops: list[Hop]) -> Timing:
-    """The reply's timing."""
+def stage_times(
+    queued_s: float, features_s: float, batch_us: Sequence[int], replying_s: float
+) -> list[int]:
+    """Microseconds in the order of STAGES. `queued_s` is from the frame to the batch, with the
+    `features_s` within it."""
+    features = int(features_s * 1e6)
+    queue = max(0, int(queued_s * 1e6) - features)
+    return [queue, features, *batch_us, int(replying_s * 1e6)]
+
+
+def timing(stages_us: list[int], total_us: int, hops: list[Hop]) -> Timing:
+    """The reply's timing; `total_us` is the sum of the stages."""
     queue, features, batch, transfer, tokenize, forward, postprocess, reply = stages_us
     return Timing(
-        total=sum(stages_us),
+        total=total_us,
         queue=queue,
         features=features,
         batch=batch,
@@ -49,7 +53,7 @@ def timing(stages_us: list[int], hops: list[Hop]) -> Timing:
     )
 
 
-assert len(STAGES) == 8, "stage_times and timing name every stage"
+assert STAGES[2:7] == ("batch", "transfer", "tokenize", "forward", "postprocess")
 
 
 def late(work: Work) -> MeshError:

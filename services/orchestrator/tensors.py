@@ -17,15 +17,16 @@ def check_tensors(given: Sequence[Tensor], plans: Sequence[TensorPlan]) -> tuple
     """
     if len(given) != len(plans):
         raise _invalid(f"the model takes {len(plans)} inputs, received {len(given)}")
-    rows = given[0].shape[0] if given[0].shape else 0
+    shape = given[0].shape
+    rows = shape[0] if shape else 0
     if rows < 1:
-        raise _invalid(f"input {given[0].name[:64]} has no rows: its shape is {given[0].shape}")
+        raise _invalid(f"input {given[0].name[:64]} has no rows: its shape is {shape}")
     found: list[Bytes] = []
     for tensor, plan in zip(given, plans, strict=True):
         if tensor.name != plan.name:
             tensor = _named(plan.name, given)
         shape = tensor.shape
-        if tensor.datatype != plan.datatype or shape[:1] != [rows] or shape[1:] != plan.row_shape:
+        if tensor.datatype != plan.datatype or shape != [rows, *plan.row_shape]:
             raise _invalid(
                 f"input {plan.name} is {plan.datatype} {[rows, *plan.row_shape]},"
                 f" received {tensor.datatype} {shape}"

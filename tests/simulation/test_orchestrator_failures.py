@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -289,19 +290,29 @@ async def test_receipts_of_a_killed_orchestrator_are_shipped_by_the_next() -> No
         await mesh.wait_for(lambda: not dead.path.exists(), "the removal of the old file")
 
 
+def fill_the_disk(mesh: Mesh) -> Callable[[], None]:
+    """The spool has no file and cannot make one until what this returns is called."""
+    spool = mesh.service._spool
+    current, spare, room = spool.current, spool._spare, spool._room
+    spool.current, spool._spare, spool._room = None, None, 0
+    spool.fault = "No space left on device"
+
+    def give_back() -> None:
+        spool.current, spool._spare, spool._room, spool.fault = current, spare, room, None
+
+    return give_back
+
+
 async def test_without_room_for_a_receipt_nothing_is_served_and_nothing_computed() -> None:
     """Refused before serving with DISK_FULL; with room again it serves."""
     async with serving(Mesh()) as mesh:
-        spool = mesh.service._spool
-        current, spare = spool.current, spool._spare
-        spool.current = spool._spare = None
-        spool.fault = "No space left on device"
+        give_back = fill_the_disk(mesh)
         with failing("DISK_FULL") as failed:
             await mesh.infer(1.0)
         assert failed.error.row.retryable
         assert not mesh.service.readiness().ready
         assert mesh.runtime.batches == []
-        spool.current, spool._spare, spool.fault = current, spare, None
+        give_back()
         assert numbers(await mesh.infer(1.0)) == [2.0]
         await mesh.conserved()
 
@@ -312,14 +323,11 @@ async def test_an_answer_whose_receipt_cannot_be_written_does_not_leave() -> Non
         mesh.runtime.is_held = True
         task = asyncio.create_task(mesh.infer(1.0))
         await mesh.wait_for(lambda: len(mesh.runtime.held) == 1, "the batch")
-        spool = mesh.service._spool
-        current, spare = spool.current, spool._spare
-        spool.current = spool._spare = None
-        spool.fault = "No space left on device"
+        give_back = fill_the_disk(mesh)
         mesh.runtime.release()
         with failing("DISK_FULL"):
             await task
-        spool.current, spool._spare = current, spare
+        give_back()
         await mesh.conserved()
 
 

@@ -148,7 +148,7 @@ def test_rows_over_the_model_or_the_frame_are_refused() -> None:
     assert given_input(request(4), plan).rows == 4
     assert "takes 4 rows, received 5" in refusal(request(5), plan)
     wide = contract(outputs=[TensorContract(name="y", datatype="FP32", shape=[-1, 1_000_000])])
-    assert "frame_bytes_max" in refusal(request(4), plan_for(wide))
+    assert "takes 3 rows, received 4" in refusal(request(4), plan_for(wide))
 
 
 def test_unknown_outputs_are_refused_and_known_ones_selected() -> None:

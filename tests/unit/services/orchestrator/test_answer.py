@@ -20,14 +20,14 @@ from contracts.lineage import (
     snapshot_digest,
 )
 from contracts.stages import STAGES, Hop
-from services.orchestrator.answer import Course, conclude, statuses
+from services.orchestrator.answer import answer_of, receipt_of, statuses
 from services.orchestrator.combinations import Combinations, combinations_max
 from services.orchestrator.execution import Batch
 from services.orchestrator.micro_batch import FeatureAnswer
 from services.orchestrator.output_contract import check_outputs
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Part, Work
-from services.orchestrator.stamps import stage_times
+from services.orchestrator.stamps import batch_stages, stage_times, timing
 from tests.unit.services.orchestrator.making import (
     EMPTY_TABLE,
     classifier,
@@ -83,9 +83,11 @@ def run(plan: ModelPlan, parts: list[Part], **answer: Any) -> None:
 def concluded(work: Work, features: FeatureLineage | None = None) -> tuple[Any, Receipt]:
     """The answer as a client decodes it, and its receipt."""
     items = statuses(work)
-    combined = Combinations(INFRA).of(work.plan, EMPTY_TABLE, features)
+    combined = Combinations(INFRA).of(work.plan, work.table, features)
+    stages_us = list(range(1, 9))
     hops = [Hop(instance="orchestrator.0-x", received=0, sent=36)]
-    answer, receipt = conclude(work, combined, Course(3, 1_000, list(range(1, 9)), hops), items)
+    answer = answer_of(work, combined, timing(stages_us, 36, hops), items)
+    receipt = receipt_of(work, answer, combined.snapshot, 1_000, stages_us)
     return strictly(answer), receipt
 
 
@@ -113,7 +115,7 @@ def test_the_answer_of_a_tensor_model_decodes_strictly() -> None:
     part = part_for(TINY, 2, id="mine", tenant_id="t")
     run(TINY, [part])
     answer, receipt = concluded(part.work)
-    assert (answer.id, answer.model_version, answer.policy_version) == ("mine", "1", 3)
+    assert (answer.id, answer.model_version, answer.policy_version) == ("mine", "1", 1)
     assert (answer.variant, answer.degraded, answer.marks) == ("default", False, [])
     assert bytes(answer.outputs[0].data) == floats(0, 1)
     assert answer.outputs[0].shape == [2, 1]
@@ -353,22 +355,20 @@ def test_combinations_are_encoded_once_and_bounded() -> None:
 @given(st.lists(st.floats(0.0, 0.01), min_size=5, max_size=5), st.integers(0, 3_000))
 def test_stages_sum_to_the_whole(steps: list[float], share_us: int) -> None:
     """Every microsecond from the frame to the reply is in exactly one stage."""
-    part = part_for(TINY)
-    work = part.work
-    before_s, assembling_s, travelling_s, answering_s, features_share = steps
-    taken_s = work.received_s + before_s
-    batch = Batch(TINY, [part], taken_s)
-    batch.sent_s = taken_s + assembling_s
-    batch.answered_s = batch.sent_s + travelling_s + share_us / 1e6
+    queued_s, assembling_s, travelling_s, replying_s, features_s = steps
     part_us = share_us // 4
-    batch.executed = executed(
+    runtime = executed(
         1, wait_us=part_us, tokenize_us=part_us, forward_us=part_us, postprocess_us=part_us
     )
-    replied_s = batch.answered_s + answering_s
-    stages_us = stage_times(batch, work, min(features_share, before_s), replied_s)
+    taken_s = 100.0 + queued_s
+    sent_s = taken_s + assembling_s
+    answered_s = sent_s + travelling_s + share_us / 1e6
+    batch_us = batch_stages(taken_s, sent_s, answered_s, runtime)
+    stages_us = stage_times(queued_s, min(features_s, queued_s), batch_us, replying_s)
     assert len(stages_us) == len(STAGES)
-    assert abs(sum(stages_us) - (replied_s - work.received_s) * 1e6) <= 2.0
     assert all(stage_us >= 0 for stage_us in stages_us)
+    whole_us = (answered_s + replying_s - 100.0) * 1e6
+    assert abs(sum(stages_us) - whole_us) <= 5.0
 
 
 def test_a_batch_is_one_frame_with_the_inputs_joined_in_order() -> None:

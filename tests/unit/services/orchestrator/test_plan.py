@@ -41,3 +41,10 @@ def test_a_tensor_without_a_fixed_size_cannot_be_served() -> None:
 def test_the_answer_s_size_counts_labels_and_actions() -> None:
     """A classifier's row takes more than its tensor."""
     assert plan_for(contract()).answer_row_bytes == 4 + 16
+
+
+def test_a_model_whose_row_fits_into_no_frame_cannot_be_served() -> None:
+    """The answer to one row alone is longer than a frame."""
+    huge = contract(outputs=[TensorContract(name="y", datatype="FP64", shape=[-1, 2_000_000])])
+    with pytest.raises(MeshError, match="frame_bytes_max"):
+        plan_for(huge)

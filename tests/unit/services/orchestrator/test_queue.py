@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from contracts.policies import PriorityPolicy, PrioritySpec
 from services.orchestrator.batching import Window
-from services.orchestrator.fairness import Tenants
+from services.orchestrator.config import flows_idle_max
+from services.orchestrator.fairness import FairOrder
 from services.orchestrator.queue import Queue, weights_of
-from services.orchestrator.request import Part, Where
+from services.orchestrator.request import Part
 from tests.unit.services.orchestrator.making import contract, part_for, plan_for, policy_set
 
 PLAN = plan_for()
@@ -119,7 +120,7 @@ def test_100_queued_90_leave() -> None:
     assert queue.rows == 10
     assert queue.waiting()[0].oldest_s() == 190.0
     assert take(queue) == stay
-    assert all(part.where is Where.DONE for part in parts)
+    assert all(part.flow is None for part in parts)
 
 
 def test_weights_follow_the_policy_and_windows_the_model() -> None:
@@ -138,12 +139,12 @@ def test_weights_follow_the_policy_and_windows_the_model() -> None:
 
 def test_idle_tenants_are_forgotten() -> None:
     """A tenant name made up for each request does not grow the process."""
-    tenants = Tenants(1.0)
-    for number in range(5_000):
-        tenants.push(part_for(PLAN, tenant_id=f"t{number}"))
-        assert tenants.head() is not None
-        tenants.pop()
-    assert len(tenants._flows) <= 1_025
+    order = FairOrder(WEIGHTS)
+    for number in range(3 * flows_idle_max):
+        order.push(part_for(PLAN, tenant_id=f"t{number}"))
+        assert len(order.take(Window(0.01, 32))) == 1
+    assert len(order._flows) <= flows_idle_max
+    assert order._heap == []
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40))
