@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
     is aborted; `fault` says why we closed, and is None when the peer did.
     """
 
-    __slots__ = ("_awaits_flush", "_flusher", "_framer", "_in_chunk", "_later", "fault",
+    __slots__ = ("_awaits_flush", "_closing", "_flusher", "_framer", "_in_chunk", "_later", "fault",
                  "is_closing", "out", "owes_resume", "reader_is_slow", "transport")  # fmt: skip
 
     def __init__(self, flusher: Flusher, held: HeldBytes) -> None:
@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._framer = Framer(held)
         self._in_chunk = False
         self._later: list[Frame] = []
+        self._closing: asyncio.TimerHandle | None = None
         self._awaits_flush = False
 
     # What a subclass does with it.
@@ -129,7 +130,7 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and not self.is_closing:
             self.is_closing = True
             self.transport.close()
-            self._flusher.loop.call_later(close_s_max, self.abort, SLOW_READER)
+            self._closing = self._flusher.loop.call_later(close_s_max, self.abort, SLOW_READER)
 
     def abort(self, fault: str) -> None:
         """Close at once; unsent bytes are dropped."""
@@ -215,5 +216,7 @@ class Connection(asyncio.Protocol):
         """The loop's: over."""
         self.is_closing = True
         self.transport = None
+        if self._closing is not None:
+            self._closing.cancel()  # its timer would keep this object for seconds
         self._framer.close()
         self.lost()

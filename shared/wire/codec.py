@@ -93,7 +93,8 @@ def reason(error: BaseException) -> str:
         text = f"{text[:reason_characters_max]}…{text[-reason_characters_max:]}"
     text = _QUOTED.sub(_cut_name, text)
     text = text.replace("`$[0]", "`body").replace("`$[1]", "`context")
-    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return text if len(text) <= reason_characters_max else text[: reason_characters_max - 1] + "…"
 
 

@@ -157,5 +157,4 @@ class Framer:
     def _fail(self, frames: list[Frame], fault: str) -> list[Frame]:
         self.fault = fault
         self.close()
-        self._renew()
         return frames

@@ -5,8 +5,8 @@ import socket
 from collections.abc import Callable
 
 from contracts.limits import in_flight_per_connection_max, write_buffer_bytes_max
-from tests.integration.wire.conftest import Toy
 from tests.integration.wire.raw import RawClient
+from tests.integration.wire.toy import Toy
 
 TRACE_ID = "0123456789abcdef0123456789abcdef"
 

@@ -11,8 +11,8 @@ from contracts.limits import connections_max_default
 from contracts.types import Empty
 from shared.rpc.client import RpcClient
 from shared.rpc.server import descriptors_reserved
-from tests.integration.wire.conftest import Toy
 from tests.integration.wire.raw import RawClient
+from tests.integration.wire.toy import Toy
 
 CROWD = 5_000
 SERVED_S_MAX = 60.0

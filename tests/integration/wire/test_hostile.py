@@ -9,8 +9,8 @@ import pytest
 
 from contracts.errors import ERRORS
 from contracts.limits import frame_bytes_max
-from tests.integration.wire.conftest import Toy
 from tests.integration.wire.raw import RawClient
+from tests.integration.wire.toy import Toy
 
 RSS_GROWTH_BYTES_MAX = 64 * 1024 * 1024
 STALL_MS_MAX = 50.0

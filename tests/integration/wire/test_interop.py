@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import ERRORS
-from tests.integration.wire.conftest import Toy
+from tests.integration.wire.toy import Toy
 
 CLIENTS = Path(__file__).parent / "clients"
 NPM_PACKAGES = ("neovim@5.5.0", "msgpack-rpc-lite@1.0.2")
