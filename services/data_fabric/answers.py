@@ -101,7 +101,7 @@ class Answers:
             return self._batch(call, view, items)
 
         async def answer() -> None:
-            outcomes = await asyncio.gather(*(_attempt_slowly(view, item) for item in body.items))
+            outcomes = await view.evaluate_each([item.rows for item in body.items])
             pairs = zip(body.items, outcomes, strict=True)
             items = [self._item(view, item, outcome) for item, outcome in pairs]
             call.reply(self._batch(call, view, items))
@@ -189,13 +189,6 @@ class Answers:
 def _attempt(view: ServedView, item: FeatureItem) -> Outcome | MeshError:
     try:
         return view.evaluate(item.rows)
-    except MeshError as error:
-        return error
-
-
-async def _attempt_slowly(view: ServedView, item: FeatureItem) -> Outcome | MeshError:
-    try:
-        return await view.evaluate_slowly(item.rows)
     except MeshError as error:
         return error
 

@@ -36,9 +36,9 @@ engine_batch_rows = 256
 """Requests that one run of the engine takes together."""
 engine_waiting_rows_max = 16_384
 """Rows that wait for the engine; one request more gets OVERLOADED."""
-inline_rows_max = 128
-"""Rows of a call that are computed at once on the loop, about 3 ms; a longer call is computed in
-slices, so that the loop turns in between."""
+inline_rows_max = 64
+"""Rows of a call that are computed at once on the loop, 1.5 ms where nothing else runs; a longer
+call is computed in slices, so that the loop turns in between."""
 slow_calls_max = 64
 """Calls in slices or on the engine at a time; one more gets OVERLOADED."""
 start_wait_s = 60.0

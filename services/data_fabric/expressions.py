@@ -255,7 +255,8 @@ def _coalesce(node: exp.Expression, compile_: Compile, emitter: Emitter) -> Valu
 
 def _nullif(node: exp.Expression, compile_: Compile, emitter: Emitter) -> Value:
     left, right = compile_(node.this), compile_(node.expression)
-    _common(node, [left, right])
+    if not (left.dtype == "float64" and right.code == "0"):
+        _common(node, [left, right])
     code = f"None if {left.code} == {right.code} else {left.code}"
     return Value(emitter.assign(code), left.dtype, True)
 

@@ -82,6 +82,8 @@ def _check_field(contract: FieldContract, role: str) -> list[str]:
             found.append(f"range [{low}, {high}] is empty")
     if contract.dtype != "string" and contract.values is not UNSET:
         found.append("values apply to strings")
+    if contract.values is not UNSET and not contract.values:
+        found.append("values is empty")
     if contract.dtype != "string" and contract.characters_max is not UNSET:
         found.append("characters_max applies to strings")
     if contract.decimals is not UNSET and (contract.dtype != "float64" or role == "fields"):

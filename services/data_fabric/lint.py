@@ -5,6 +5,7 @@ about which joins keep one row a request, are in `point_in_time`.
 """
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from sqlglot import exp
 
@@ -52,9 +53,6 @@ def _check_shape(plan: Plan) -> Iterator[Finding]:
     for place in tree.find_all(exp.With):
         if place is not with_:
             yield Finding(line_of(place), "a WITH inside a query: put it into the view's own WITH")
-    for table in tree.find_all(exp.Table):
-        if not isinstance(table.this, exp.Identifier) or table.args.get("db"):
-            yield Finding(line_of(table), f"{table.sql('duckdb')}: a relation is named plainly")
     for star in tree.find_all(exp.Star):
         if isinstance(star.parent, exp.Count):
             continue
@@ -75,11 +73,12 @@ def _check_outputs(plan: Plan) -> Iterator[Finding]:
     fields = plan.view.header.fields
     outputs = {part.alias_or_name: part for part in plan.tree.expressions}
     if list(outputs) != list(fields):
-        missing, extra = [*(fields.keys() - outputs)], [*(outputs.keys() - fields)]
+        pairs = zip_longest(outputs, fields)
+        selected, declared = next(pair for pair in pairs if pair[0] != pair[1])
         yield Finding(
-            line_of(plan.tree.expressions[-1]),
-            f"the columns and the header's fields differ in name or order: not selected {missing}, "
-            f"not declared {extra}",
+            line_of(outputs.get(selected, plan.tree)),
+            f"the query selects {selected or 'nothing more'} where the header's fields have "
+            f"{declared or 'nothing more'}: same names, same order",
         )
     for name, part in outputs.items():
         node = part.unalias()

@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from contracts.errors import MeshError
 from contracts.features import FeatureLineage, ViewHeader
 from services.data_fabric.block import BlockEncoder
 from services.data_fabric.config import inline_rows_max
@@ -42,6 +43,19 @@ class ServedView:
         """The outcome of a short request. Raises MeshError INVALID_REQUEST."""
         assert self.loaded.closure is not None, "a view on the engine is never short"
         return self._evaluator.evaluate(raw, self.loaded.closure)
+
+    async def evaluate_each(self, raws: list[msgspec.Raw]) -> list[Outcome | MeshError]:
+        """The outcome, or the error, of each of several requests."""
+        if self._queue is not None:
+            # Together, so that they share a run of the engine.
+            return await asyncio.gather(*map(self._attempt, raws))
+        return [await self._attempt(raw) for raw in raws]
+
+    async def _attempt(self, raw: msgspec.Raw) -> Outcome | MeshError:
+        try:
+            return await self.evaluate_slowly(raw)
+        except MeshError as error:
+            return error
 
     async def evaluate_slowly(self, raw: msgspec.Raw | bytes) -> Outcome:
         """The outcome of any request. Raises MeshError."""

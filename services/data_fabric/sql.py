@@ -70,6 +70,10 @@ def _parse_tree(text: str) -> exp.Select:
         raise ViewRefused.of(f"the SQL cannot be parsed: {reason}", line) from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Select):
         raise ViewRefused.of("a view is one SELECT statement")
+    for table in statements[0].find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier) or table.args.get("db"):
+            reason = f"{table.sql('duckdb')}: a relation is named plainly"
+            raise ViewRefused.of(reason, line_of(table))
     return statements[0]
 
 
