@@ -7,6 +7,7 @@ from contracts.errors import MeshError
 from contracts.stages import STAGES, Hop, Timing
 from contracts.types import UNSET
 from services.control_plane.chain import format_instant
+from services.control_plane.counters import Counters
 from services.control_plane.ledger import Found, Ledger
 from shared import logs
 from shared.rpc.server import Call
@@ -17,8 +18,9 @@ log = logs.get("services.control_plane.accounts")
 class Accounts:
     """What was answered."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, counters: Counters) -> None:
         self._ledger = ledger
+        self._counters = counters
         self.duplicates = 0
         self.unreadable = 0
 
@@ -26,6 +28,8 @@ class Accounts:
         """Keep a part of a spool; when it is answered the spool may forget it."""
         body: Receipts = call.body
         stored = await self._ledger.put(body.receipts, body.combinations)
+        kept = len(body.receipts) - stored.duplicates - stored.unreadable
+        self._counters.received(kept, stored)
         self.duplicates += stored.duplicates
         self.unreadable += stored.unreadable
         if stored.unreadable:

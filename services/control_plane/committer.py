@@ -4,76 +4,30 @@ One commit at a time. A commit that has begun runs to its end, even when its cal
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contracts.distribution import Position
 from contracts.errors import MeshError
 from contracts.limits import heartbeat_s
-from contracts.pack import Manifest
 from contracts.policies import Policy, PolicySet
 from contracts.types import UNSET
 from services.control_plane import rules
 from services.control_plane.candidate import Surroundings, packs_needed
-from services.control_plane.chain import (
-    Entry,
-    Key,
-    StoredEntry,
-    change,
-    format_instant,
-    load,
-    parse_instant,
-    store,
-)
+from services.control_plane.chain import change, load, parse_instant
+from services.control_plane.changes import Author, Change, Committed, Make, entry_of
 from services.control_plane.commit_store import CommitStore
 from services.control_plane.distributor import Distributor, Head
+from services.control_plane.manifests import read_packs
 from shared import logs
 from shared.clock import Clock
-from shared.packs import read_manifest
 from shared.policy_steps import compare
 
 log = logs.get("services.control_plane.committer")
 
 commits_waiting_max = 32
-reason_characters_max = 1_024
 settle_s = 2 * heartbeat_s + 0.2
 """After a start the instances need a reconnect (≤ 1 s back-off) to be heard; a commit before that
 would require nobody."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Policies to put in, and (kind, name) of those to take out."""
-
-    changed: list[Policy]
-    removed: list[Key] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Author:
-    """Who asks, as claimed and as the kernel says, and why."""
-
-    name: str
-    reason: str
-    peer_uid: int
-
-    def because(self, step: str) -> "Author":
-        """The same with a step of what is being done as further reason."""
-        return replace(self, reason=f"{self.reason}: {step}")
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The version in force afterwards, and the required instances that do not have it yet."""
-
-    version: int
-    commit: str
-    fenced: list[str]
-
-
-Make = Callable[[PolicySet], Change | None]
-"""From the set in force to what changes in it; None: nothing to do."""
 
 
 class Committer:
@@ -125,8 +79,9 @@ class Committer:
 
     async def begin(self, policies: list[Policy], author: Author) -> None:
         """Commit the first version, before any instance can ask."""
-        self._settled_at_s = 0.0
+        settled_at_s, self._settled_at_s = self._settled_at_s, 0.0
         await self.commit(lambda _before: Change(policies), author)
+        self._settled_at_s = settled_at_s
 
     async def commit(
         self, make: Make, author: Author, *, expected_version: int | None = None
@@ -186,7 +141,7 @@ class Committer:
         await self._check(before, after, changes)
         await asyncio.sleep(max(0.0, self._settled_at_s - self._clock.monotonic()))
         at_us = max(self._last_at_us, self._clock.wall_us())  # times in the log never go back
-        entry = _entry(head, after, changes, author, at_us)
+        entry = entry_of(head.position.hash, after, changes, author, at_us)
         position = Position(epoch=head.position.epoch, sequence=after.version, hash=entry.hash)
         push = await self._distributor.push(
             Head(position, after), lambda: self._store.append(entry)
@@ -221,32 +176,3 @@ class Committer:
             )
             log.warning("epoch_renewed", epoch=epoch, seen=position.sequence)
             self._distributor.renew(Head(renewed, head.policies))
-
-
-def read_packs(models_dir: Path, digests: Iterable[str]) -> dict[str, Manifest | str]:
-    """The manifest of each pack, or why it cannot be read. Blocks on the disk."""
-    packs: dict[str, Manifest | str] = {}
-    for digest in digests:
-        try:
-            packs[digest] = read_manifest(models_dir, digest)
-        except MeshError as error:
-            packs[digest] = error.message
-    return packs
-
-
-def _entry(
-    head: Head, after: PolicySet, changes: Change, author: Author, at_us: int
-) -> StoredEntry:
-    return store(
-        Entry(
-            version=after.version,
-            previous=head.position.hash,
-            at=format_instant(at_us),
-            author=author.name,
-            reason=author.reason[:reason_characters_max],
-            peer_uid=author.peer_uid,
-            changed=changes.changed,
-            removed=changes.removed,
-            policy=after.digest(),
-        )
-    )

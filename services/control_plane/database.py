@@ -16,15 +16,9 @@ import apsw
 
 from contracts.errors import MeshError
 from services.control_plane.ballast import Ballast
-from services.control_plane.connection import (
-    DatabaseError,
-    Schema,
-    bound_time,
-    connect_reader,
-    connect_writer,
-)
+from services.control_plane.connection import DatabaseError, Schema, connect_writer
 from services.control_plane.filesystem import network_filesystem
-from services.control_plane.gate import ReadGate
+from services.control_plane.readers import Readers
 from shared import logs
 from shared.clock import SYSTEM, Clock
 
@@ -32,16 +26,11 @@ log = logs.get("services.control_plane.database")
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 
-_readers_max = 2
-_read_s_max = 2.0
 _writes_waiting_max = 256
 _wal_bytes_max = 32 * 1024 * 1024
-_gate_wait_s = _read_s_max
-"""Readers inside are interrupted within this time, so the gate never stays closed longer."""
 _full_retry_ms = 2_000
 _FULL = (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP)
-_FATAL = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
-"""After a failed fsync the kernel may have dropped the pages: nothing here can be trusted."""
+"""Where a full disk shows as an I/O error: the shared-memory file cannot grow."""
 EXIT_IO = 74
 
 
@@ -67,21 +56,15 @@ class Database:
         self.path = path
         self.is_full = False
         self._schema = schema
-        self._clock = clock
         self._vfs = vfs
         self._die = die
         self._ballast = Ballast(path.with_name(f"{path.name}.ballast"), ballast_bytes)
-        self._gate = ReadGate()
+        self._readers = Readers(path, clock, vfs)
         self._waiting = 0
         self._is_closed = False
         self._lock_descriptor = -1
         self._writer: apsw.Connection | None = None
-        self._idle_readers: list[apsw.Connection] = []
-        self._generation = 0
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix=f"{path.stem}-write")
-        self._read_threads = ThreadPoolExecutor(
-            _readers_max, thread_name_prefix=f"{path.stem}-read"
-        )
 
     async def open(self) -> None:
         """Lock, create or migrate. Raises DatabaseError."""
@@ -95,7 +78,7 @@ class Database:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._write_thread, self._close)
         self._write_thread.shutdown(wait=False)
-        self._read_threads.shutdown(wait=False, cancel_futures=True)
+        self._readers.shutdown()
 
     async def write(self, work: Work[T]) -> T:
         """Run `work` in one transaction: all of it is on the disk, or nothing.
@@ -122,8 +105,7 @@ class Database:
         `work` fetches a page or one row: each step gives the interpreter away, so thousands of
         rows beside a busy loop take long. Raises DEADLINE_EXCEEDED, and what `work` raises.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._read_threads, self._read, work)
+        return await self._readers.read(work)
 
     # --- the writer's thread
 
@@ -162,15 +144,12 @@ class Database:
             self._lock_descriptor = -1
 
     def _disconnect(self, *, checkpoint: bool = True) -> None:
-        """Close every connection; one that a reader still uses is closed when it comes back."""
-        with self._gate.closed(_gate_wait_s):
-            self._generation += 1
-            while self._idle_readers:
-                self._idle_readers.pop().close()
-            if self._writer is not None:
-                self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, not checkpoint)
-                self._writer.close()
-                self._writer = None
+        """Close every connection."""
+        self._readers.disconnect()
+        if self._writer is not None:
+            self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, not checkpoint)
+            self._writer.close()
+            self._writer = None
 
     def _transact(self, work: Work[T]) -> T:
         self._require_room()
@@ -189,16 +168,17 @@ class Database:
         self._bound_wal(connection)
         return result
 
-    def _judge(self, error: apsw.Error) -> None:
-        """End the process after a failed fsync; on a full disk make room and raise DISK_FULL."""
+    def _judge(self, error: apsw.Error) -> NoReturn:
+        """On a full disk make room and raise DISK_FULL. Any other I/O error ends the process: it
+        is not known what is on the disk (after a failed fsync the kernel may have dropped the
+        pages), and a new process reads it again."""
         code = int(getattr(error, "extendedresult", 0))
-        if code in _FATAL:
+        if not isinstance(error, apsw.FullError) and code not in _FULL:
             self._die(f"{self.path.name}: {error}")
-        if isinstance(error, apsw.FullError) or code in _FULL:
-            self.is_full = True
-            self._ballast.free()
-            self._disconnect(checkpoint=False)
-            raise self._refusal() from error
+        self.is_full = True
+        self._ballast.free()
+        self._disconnect(checkpoint=False)
+        raise self._refusal() from error
 
     def _require_room(self) -> None:
         """After the disk was full, write again only when the ballast is back; over new
@@ -227,41 +207,10 @@ class Database:
             return
         if size <= _wal_bytes_max:
             return
-        with self._gate.closed(_gate_wait_s) as is_empty:
+        with self._readers.held_back() as is_empty:
             try:
                 if is_empty:
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             except apsw.Error as error:  # the write before it is on the disk all the same
                 log.warning("wal_not_truncated", database=self.path.name, reason=str(error))
         log.info("wal_truncated", database=self.path.name, wal_bytes=size, is_empty=is_empty)
-
-    # --- the readers' threads
-
-    def _read(self, work: Work[T]) -> T:
-        with self._gate.reading():
-            generation = self._generation
-            connection = self._borrow()
-            ends_s = self._clock.monotonic() + _read_s_max
-            bound_time(connection, lambda: self._clock.monotonic() > ends_s)
-            try:
-                connection.execute("BEGIN")
-                return work(connection)
-            except apsw.InterruptError as error:
-                raise MeshError(
-                    "DEADLINE_EXCEEDED",
-                    f"a read of {self.path.name} took longer than {_read_s_max} s",
-                ) from error
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                if generation == self._generation:
-                    self._idle_readers.append(connection)
-                else:
-                    connection.close()
-
-    def _borrow(self) -> apsw.Connection:
-        """A reader that nobody uses; `list.pop` and `append` are atomic."""
-        try:
-            return self._idle_readers.pop()
-        except IndexError:
-            return connect_reader(self.path, self._vfs)

@@ -15,6 +15,7 @@ from contracts.errors import MeshError
 from contracts.policies import PolicySet
 from contracts.types import UNSET, Empty, UnsetType
 from services.control_plane.chain import GENESIS
+from services.control_plane.counters import Counters
 from services.control_plane.instances import Instances
 from services.control_plane.push import Push
 from shared import logs
@@ -45,13 +46,14 @@ class Distributor:
     `on_ahead(position)` is called when an instance knows more than this log.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, counters: Counters) -> None:
         self.head: Head | None = None
         self.instances = Instances()
         self.changed = asyncio.Event()
         """Set whenever an instance said something; who waits clears it."""
         self.on_ahead: Callable[[Position], None] | None = None
         self._clock = clock
+        self._counters = counters
         self._calls: dict[str, Call] = {}
         self._push: Push | None = None
 
@@ -122,17 +124,15 @@ class Distributor:
                 self._activate(candidate, push)
                 await self._settle(push, "activating")
                 self._send_all(self._calls.keys() - push.required, _activate(candidate))
-                log.info(
-                    "pushed",
-                    policy_version=candidate.policies.version,
-                    prepare_ms=_ms(prepared_s - now_s),
-                    append_ms=_ms(appended_s - prepared_s),
-                    activate_ms=_ms(self._clock.monotonic() - appended_s),
-                    fenced=push.fenced,
+                self._counters.pushed(
+                    prepare_s=prepared_s - now_s,
+                    append_s=appended_s - prepared_s,
+                    activate_s=self._clock.monotonic() - appended_s,
                 )
         finally:
             self._push = None
             if push.phase == "rejected":
+                self._counters.rejected()
                 item = PolicyItem(action="abandon", position=candidate.position)
                 self._send_all(push.required, _Item(item))
         if push.phase == "rejected":
@@ -216,7 +216,3 @@ def _prepare(head: Head) -> _Item:
 
 def _activate(head: Head) -> _Item:
     return _Item(PolicyItem(action="activate", position=head.position, policies=head.policies))
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1_000, 1)

@@ -15,9 +15,9 @@ from services.control_plane import snapshots
 from services.control_plane.accounts import Accounts
 from services.control_plane.chain import format_instant
 from services.control_plane.commit_store import CommitStore
-from services.control_plane.committer import read_packs
 from services.control_plane.distributor import Distributor
 from services.control_plane.ledger import Ledger
+from services.control_plane.manifests import read_packs
 from services.control_plane.reading import instant_us
 from services.control_plane.snapshots import Routed
 from shared import logs

@@ -13,7 +13,8 @@ from contracts.errors import MeshError
 from contracts.policies import DeploymentPolicy, PolicySet
 from contracts.types import UNSET
 from services.control_plane import versions
-from services.control_plane.committer import Author, Change, Committed, Committer
+from services.control_plane.changes import Author, Change, Committed
+from services.control_plane.committer import Committer
 from services.control_plane.distributor import Distributor
 from services.control_plane.loading import Standing, Wanted, standing
 from shared import logs

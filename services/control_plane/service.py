@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contracts.errors import MeshError
+from contracts.service import Metric
 from contracts.types import Scalar
 from services.control_plane import first_policies
 from services.control_plane.accounts import Accounts
+from services.control_plane.changes import Author
 from services.control_plane.commit_store import CommitStore
-from services.control_plane.committer import Author, Committer, settle_s
+from services.control_plane.committer import Committer, settle_s
+from services.control_plane.counters import Counters
 from services.control_plane.distributor import Distributor
 from services.control_plane.first_policies import FirstPoliciesError
 from services.control_plane.ledger import Ledger
@@ -36,10 +39,10 @@ class ControlPlane(Service):
         super().__init__(environment)
         clock, models_dir = environment.clock, environment.home / "models"
         folder = environment.home / ".mortise"
+        self._counters = Counters()
         self._store = CommitStore.at(folder)
         self._ledger = Ledger.at(folder)
-        self._is_open = False
-        self._distributor = Distributor(clock)
+        self._distributor = Distributor(clock, self._counters)
         self._committer = Committer(
             self._store,
             self._distributor,
@@ -52,7 +55,7 @@ class ControlPlane(Service):
         self._fabric = RpcClient(
             str(environment.run_dir / "data_fabric.sock"), "data_fabric", clock=clock
         )
-        self._accounts = Accounts(self._ledger)
+        self._accounts = Accounts(self._ledger, self._counters)
         self._reading = Reading(self._store, self._ledger, self._distributor, clock)
         self._writing = Writing(self._store, self._committer, self._promotion, models_dir)
         self._naming = Naming(
@@ -87,14 +90,21 @@ class ControlPlane(Service):
         }
 
     async def start(self) -> None:
-        """Open the databases, unless another process still has them (standby)."""
-        if not self.environment.standby:
-            await self._open()
+        """Open the databases, walk the log, and begin it in an empty home.
 
-    async def promoted(self) -> None:
-        """The predecessor is gone: open now if that was not done at the start."""
-        if not self._is_open:
-            await self._open()
+        Raises DatabaseError and FirstPoliciesError, which refuse the start with the remedy.
+        """
+        clock, startup = self.environment.clock, self.environment.startup
+        begun_s = clock.monotonic()
+        await self._store.database.open()
+        await self._ledger.open()
+        startup.add("open", clock.monotonic() - begun_s)
+        begun_s = clock.monotonic()
+        await self._committer.load()
+        head = self._distributor.head
+        if head is not None and head.position.sequence == 0:
+            await self._begin(self.environment.home / first_policies.NAME)
+        startup.add("policies", clock.monotonic() - begun_s)
 
     async def drain(self) -> None:
         """Finish commits, then close the files."""
@@ -102,9 +112,8 @@ class ControlPlane(Service):
         await self._committer.close()
         self._distributor.close()
         await self._fabric.close()
-        if self._is_open:
-            await self._store.database.close()
-            await self._ledger.database.close()
+        await self._store.database.close()
+        await self._ledger.database.close()
 
     def readiness(self) -> Readiness:
         """Not ready while the log lies; degraded while a disk is full."""
@@ -134,19 +143,10 @@ class ControlPlane(Service):
             "receipts_unreadable": self._accounts.unreadable,
         }
 
-    async def _open(self) -> None:
-        clock, startup = self.environment.clock, self.environment.startup
-        begun_s = clock.monotonic()
-        await self._store.database.open()
-        await self._ledger.open()
-        startup.add("open", clock.monotonic() - begun_s)
-        begun_s = clock.monotonic()
-        self._is_open = True
-        await self._committer.load()
-        head = self._distributor.head
-        if head is not None and head.position.sequence == 0:
-            await self._begin(self.environment.home / first_policies.NAME)
-        startup.add("policies", clock.monotonic() - begun_s)
+    def metrics(self) -> list[Metric]:
+        """Pushes, receipts, instances."""
+        rows = self._distributor.instances.rows(self.environment.clock.monotonic())
+        return self._counters.metrics(self.readiness().policy_version, rows)
 
     async def _begin(self, path: Path) -> None:
         """An empty control plane commits the home's file as version 1. Raises FirstPoliciesError,

@@ -10,8 +10,9 @@ from contracts.policies import PolicySet, RoutePolicy
 from contracts.types import UNSET
 from services.control_plane import versions
 from services.control_plane.chain import Entry
+from services.control_plane.changes import Author, Change
 from services.control_plane.commit_store import CommitStore
-from services.control_plane.committer import Author, Change, Committer
+from services.control_plane.committer import Committer
 from services.control_plane.promotion import Promotion
 from shared.packs import read_manifest
 from shared.rpc.server import Call

@@ -15,6 +15,7 @@ from contracts.lineage import Combination, Receipt, snapshot_digest
 from contracts.policies import BatchingPolicy, BatchingSpec, RoutePolicy, RouteSpec
 from contracts.types import UNSET, Empty
 from services.control_plane.accounts import Accounts
+from services.control_plane.counters import Counters
 from services.control_plane.ledger import Ledger
 from shared.access import Peer
 
@@ -123,7 +124,7 @@ async def test_another_tenants_trace_is_unknown(plane: Any, tmp_path: Path) -> N
     combination = await current(plane)
     raw = msgspec.Raw(msgspec.msgpack.encode(receipt(combination, 1)))
     await ledger.put([raw], [])
-    accounts = Accounts(ledger)
+    accounts = Accounts(ledger, Counters())
 
     class Asking:
         """A call by a peer of other tenants."""
@@ -206,3 +207,24 @@ async def test_statistics_count_receipts(plane: Any) -> None:
     assert values["receipts"] == values["receipts_duplicate"] == values["receipts_unreadable"] == 1
     await asyncio.gather(*(plane.call("receipts", body) for _ in range(5)))
     assert (await plane.call("statistics", Empty())).values["receipts"] == 1
+
+
+async def test_metrics_show_pushes_receipts_and_instances(plane: Any) -> None:
+    """By outcome, phase and state; tenants never."""
+    await plane.follow("orchestrator")
+    await plane.puppet("model_runtime", "model_runtime.0-mute")
+    batching = BatchingPolicy(name="tiny", spec=BatchingSpec(rows_max=7))
+    with pytest.raises(MeshError):
+        await plane.call("apply", control.Apply(policies=[batching], author="a", reason="r"))
+    combination = await current(plane)
+    await ship(plane, [receipt(combination, 1)] * 2, [combination])
+    families = {one.name: one for one in (await plane.call("metrics", Empty())).metrics}
+
+    def values(name: str) -> dict[str, float]:
+        return {series.labels[0]: series.value for series in families[name].series}
+
+    assert values("ai_policy_push_total") == {"active": 1, "rejected": 1}
+    assert values("ai_policy_push_seconds").keys() == {"prepare", "append", "activate"}
+    assert values("ai_receipt_total") == {"kept": 1, "duplicate": 1, "unreadable": 0}
+    assert values("ai_policy_instances") == {"stale": 0, "lagging": 1, "following": 1}
+    assert families["ai_policy_version"].series[0].value == 1

@@ -1,0 +1,62 @@
+"""What a commit changes, who asks for it, and what came of it. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from contracts.policies import Policy, PolicySet
+from services.control_plane.chain import Entry, Key, StoredEntry, format_instant, store
+
+reason_characters_max = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Policies to put in, and (kind, name) of those to take out."""
+
+    changed: list[Policy]
+    removed: list[Key] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who asks, as claimed and as the kernel says, and why."""
+
+    name: str
+    reason: str
+    peer_uid: int
+
+    def because(self, step: str) -> "Author":
+        """The same with a step of what is being done as further reason."""
+        return replace(self, reason=f"{self.reason}: {step}")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The version in force afterwards, and the required instances that do not have it yet."""
+
+    version: int
+    commit: str
+    fenced: list[str]
+
+
+Make = Callable[[PolicySet], Change | None]
+"""From the set in force to what changes in it; None: nothing to do."""
+
+
+def entry_of(
+    previous: str, after: PolicySet, change: Change, author: Author, at_us: int
+) -> StoredEntry:
+    """The log's row for a change that leads to `after`."""
+    return store(
+        Entry(
+            version=after.version,
+            previous=previous,
+            at=format_instant(at_us),
+            author=author.name,
+            reason=author.reason[:reason_characters_max],
+            peer_uid=author.peer_uid,
+            changed=change.changed,
+            removed=change.removed,
+            policy=after.digest(),
+        )
+    )
