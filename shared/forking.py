@@ -41,7 +41,6 @@ def serve_template(service_class: type[Service], on_fork: Callable[[], None]) ->
         )
         sys.exit(lifecycle.EXIT_USAGE)
     supervisor_pid = inherited.facts.supervisor_pid
-    parent.bind(supervisor_pid)
     setproctitle.setproctitle(TITLE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_s = (SYSTEM.monotonic_us() - inherited.facts.started_us) / 1e6

@@ -16,7 +16,7 @@ import setproctitle
 import uvloop
 
 from contracts.limits import listen_backlog
-from shared import inheritance, logs, parent
+from shared import inheritance, logs
 from shared.clock import SYSTEM
 from shared.environment import Environment, StartupReport
 from shared.home import socket_path
@@ -56,7 +56,10 @@ async def running(service_class: type[Service], environment: Environment) -> Asy
 
 
 def main(service_class: type[Service]) -> None:
-    """Run the service as a child of the supervisor: the whole of a service's `__main__`."""
+    """Run the service as a child of the supervisor: the whole of a service's `__main__`.
+
+    `shared.boot` has bound the process to its supervisor.
+    """
     inherited = inheritance.receive()
     if inherited is None:
         print(
@@ -64,7 +67,6 @@ def main(service_class: type[Service]) -> None:
             file=sys.stderr,
         )
         sys.exit(EXIT_USAGE)
-    parent.bind(inherited.facts.supervisor_pid)
     import_s = (SYSTEM.monotonic_us() - inherited.facts.started_us) / 1e6
     run(service_class, inherited, {"import": import_s})
 

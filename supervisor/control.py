@@ -24,6 +24,7 @@ log = logs.get("supervisor.control")
 NAME = "supervisor.sock"
 line_bytes_max = 64 * 1024
 answer_bytes_max = 4 * 1024 * 1024
+close_s_max = 1.0
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -41,17 +42,25 @@ class Control:
     def __init__(self, mesh: Mesh, home: Home, clock: Clock, on_stop: Callable[[], None]) -> None:
         self._mesh, self._home, self._clock, self._on_stop = mesh, home, clock, on_stop
         self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def start(self, sock: socket.socket) -> None:
         """Serve on the bound socket."""
         self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=line_bytes_max)
 
-    def close(self) -> None:
-        """Take no more commands; a connection that waits for the stop sees its end then."""
+    async def close(self) -> None:
+        """Take no more commands; a connection that waits for the stop sees its end now."""
         if self._server is not None:
             self._server.close()
+        for writer in self._open.values():
+            writer.close()
+        if self._open:
+            await asyncio.wait(self._open, timeout=close_s_max)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "the server runs each connection in a task"
+        self._open[task] = writer
         try:
             if not _is_owner(writer):
                 return
@@ -61,6 +70,7 @@ class Control:
         except (ConnectionError, ValueError) as error:  # ValueError: a line over the limit
             log.info("control_connection_lost", reason=str(error))
         finally:
+            del self._open[task]
             writer.close()
 
     async def _obey(self, line: bytes) -> dict[str, Any]:

@@ -13,7 +13,7 @@ class Patience:
     """Bounds in seconds. A stopped process (state T) is judged sooner than a merely silent one."""
 
     tick_s: float = 0.5
-    start_s_max: float = 60.0
+    start_s_max: float = 120.0
     adopted_s_max: float = 10.0
     beat_s_max: float = 5.0
     stopped_s_max: float = 2.0

@@ -147,7 +147,7 @@ async def _supervise(
     finally:
         log.info("draining")
         await mesh.drain()
-        commands.close()
+        await commands.close()
         metrics.close()
         for path in paths:
             path.unlink(missing_ok=True)

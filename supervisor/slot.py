@@ -133,13 +133,19 @@ class Slot:
         return None if successor.state == "ready" else f"the successor {successor.ending()}"
 
     async def drain(self) -> None:
-        """Let everybody leave within the child's budget, then end them. The place stays empty."""
+        """Let everybody leave within the child's budget, then end them. The place stays empty.
+
+        Who is still starting has nothing to finish.
+        """
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         everybody = self.instances()
         for instance in everybody:
-            instance.terminate()
+            if instance.state == "starting":
+                instance.kill("mesh stops")
+            else:
+                instance.terminate()
         for instance in everybody:
             await _wait(instance.gone, self.spec.drain_s)
             instance.kill("did not drain in time")

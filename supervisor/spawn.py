@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+from shared import boot
 from shared.inheritance import VARIABLE, format_descriptors
 
 _first_target = 3
@@ -46,7 +47,11 @@ def spawn(
         return os.posix_spawn(
             sys.executable,
             [sys.executable, *command],
-            {**variables, VARIABLE: format_descriptors(numbers)},
+            {
+                **variables,
+                VARIABLE: format_descriptors(numbers),
+                boot.VARIABLE: str(os.getpid()),
+            },
             file_actions=actions,
             setsid=True,
             setsigmask=[],

@@ -8,15 +8,16 @@ from supervisor.restart import Intensity
 
 ORDER = ("control_plane", "data_fabric", "model_runtime", "orchestrator")
 """Order of starting; the drain goes the other way, so the edge closes first."""
-_SAFE_PATH = "-P"
-"""Without it `python -m` would import from the current directory before our tree."""
+BOOT = ("-P", "-m", "shared.boot")
+"""Binds to the supervisor, then runs what follows. Without -P `python -m` would import from the
+current directory before our tree."""
 drain_s = 12.0
 """The whole mesh; what is left then is killed."""
 
 
 def module_command(module: str) -> tuple[str, ...]:
     """Arguments of the interpreter that run a module of our tree."""
-    return (_SAFE_PATH, "-m", module)
+    return (*BOOT, module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class MeshSpec:
     template: ChildSpec | None
     intensity: Intensity = field(default_factory=Intensity)
     patience: Patience = field(default_factory=Patience)
-    ready_s_max: float = 120.0
+    ready_s_max: float = 180.0
     """How long a start waits until the orchestrator can answer."""
 
 

@@ -34,7 +34,7 @@ def test_nothing_outlives_a_killed_supervisor() -> None:
         assert mesh.process is not None
         assert mesh.process.wait() == -signal.SIGKILL
         mesh.launch()
-        mesh.wait_for(lambda: "mesh " in mesh.output())
+        mesh.wait_for(lambda: "try: " in mesh.output())
         assert mesh.status()["state"] == "ready"
 
 

@@ -39,7 +39,7 @@ class ToyMesh:
     def __enter__(self) -> "ToyMesh":
         self.launch()
         try:
-            self.wait_for(lambda: "ready" in self.output())
+            self.wait_for(lambda: "try: " in self.output())
         except BaseException:
             self.end()
             raise

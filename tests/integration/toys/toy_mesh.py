@@ -9,7 +9,7 @@ from shared.home import Config, Home
 from supervisor.liveness import Patience
 from supervisor.restart import Intensity
 from supervisor.serve import say_stdout, serve
-from supervisor.spec import ChildSpec, MeshSpec
+from supervisor.spec import BOOT, ChildSpec, MeshSpec
 from supervisor.tree import tree
 
 TOY = str(Path(__file__).with_name("toy.py"))
@@ -21,7 +21,7 @@ SPIN = ("-I", "-S", "-c", "raise SystemExit(3)")
 
 def command(service: str, behaviour: str) -> tuple[str, ...]:
     """The interpreter's arguments for a toy."""
-    return SPIN if behaviour == "spin" else (TOY, service, behaviour)
+    return SPIN if behaviour == "spin" else (*BOOT, TOY, service, behaviour)
 
 
 def make_spec(wish: dict[str, Any]) -> MeshSpec:
@@ -40,7 +40,7 @@ def make_spec(wish: dict[str, Any]) -> MeshSpec:
         for service, row in wish["children"].items()
     )
     behaviour = wish.get("template", "good")
-    template = ChildSpec("model_runtime", 0, (TOY, "template", "model_runtime", behaviour))
+    template = ChildSpec("model_runtime", 0, (*BOOT, TOY, "template", "model_runtime", behaviour))
     return MeshSpec(
         children=children,
         template=template if any(child.is_forked for child in children) else None,

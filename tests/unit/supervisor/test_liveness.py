@@ -31,8 +31,8 @@ WELL = Signs(
         (replace(WELL, beat_s=math.inf, answered_s=math.inf), None),
         (replace(WELL, answered_s=NOW_S - 15.1), "no answer to a probe for 15.1 s"),
         (replace(WELL, answered_s=NOW_S - 15.1, is_accepting=False), None),
-        (replace(WELL, is_ready=False, started_s=NOW_S - 60.0, beat_s=0.0), None),
-        (replace(WELL, is_ready=False, started_s=NOW_S - 60.1), "not ready 60.1 s after"),
+        (replace(WELL, is_ready=False, started_s=NOW_S - 120.0, beat_s=0.0), None),
+        (replace(WELL, is_ready=False, started_s=NOW_S - 120.1), "not ready 120.1 s after"),
         (replace(WELL, is_ready=False, pid=0, started_s=NOW_S - 10.1), "not forked 10.1 s after"),
     ],
 )
