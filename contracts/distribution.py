@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from contracts.pack import LoadedModel
 from contracts.policies import PolicySet
-from contracts.types import UNSET, Digest, Label, Open, UnsetType
+from contracts.types import UNSET, Digest, Label, Open, TraceId, UnsetType
 
 Service = Literal["data_fabric", "model_runtime", "orchestrator", "control_plane"]
 
@@ -34,11 +34,13 @@ class Subscribe(Open, frozen=True, kw_only=True):
 
 class PolicyItem(Open, frozen=True, kw_only=True):
     """One step: `prepare` carries the candidate set; `activate` names a prepared one, or carries
-    the set for an instance that was absent; `abandon` drops a prepared one."""
+    the set for an instance that was absent; `abandon` drops a prepared one. `trace_id` is that of
+    the call that commits, for the logs of everybody it reaches."""
 
     action: Literal["prepare", "activate", "abandon"]
     position: Position
     policies: PolicySet | UnsetType = UNSET
+    trace_id: TraceId | UnsetType = UNSET
 
 
 class Subscribed(Open, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ Does not decide which set is newer; a file that cannot be read counts as none. E
 blocks on the disk: call it from one thread, in order.
 """
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ from contracts.types import Open
 _FORMAT = 1
 _file_bytes_max = 64 * 1024 * 1024
 """Four times the largest frame that could have carried a set; a longer file is not ours."""
+_candidate_s_max = 60.0
 
 
 class LastGood(Open, frozen=True, kw_only=True):
@@ -86,6 +88,10 @@ class LastGoodFile:
         finally:
             os.close(folder)
 
-    def drop_candidate(self) -> None:
-        """Forget a candidate that was abandoned."""
-        self._candidate.unlink(missing_ok=True)
+    def sweep(self, now_s: float) -> None:
+        """Remove candidates that dead processes left; a living one adopts its own in seconds.
+        `now_s` is wall time."""
+        for path in self.path.parent.glob("*.candidate"):
+            with contextlib.suppress(FileNotFoundError):
+                if now_s - path.stat().st_mtime > _candidate_s_max:
+                    path.unlink()

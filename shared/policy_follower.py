@@ -91,6 +91,7 @@ class PolicyFollower:
 
     async def start(self) -> None:
         """Put the last good set (else version 0) in force and follow in the background."""
+        self._file.sweep(self._environment.clock.wall())
         stored, reason = self._file.read()
         if stored is not None and (refusal := self._check(stored.policies)) is not None:
             stored, reason = None, f"this process refuses it: {refusal}"
@@ -117,7 +118,7 @@ class PolicyFollower:
         """From now on this instance is required for a push and owns the last-good file."""
         if self._role == "active":
             return
-        self._role, self._on_disk = "active", None
+        self._role, self._on_disk, self._prepared = "active", None, None
         self._stream.restart()
         self.report_now()
 
@@ -150,6 +151,15 @@ class PolicyFollower:
 
     async def _take(self, item: PolicyItem) -> None:
         step = choose_step(item, self.position, self._prepared)
+        trace_id = logs.NONE if item.trace_id is UNSET else item.trace_id
+        log.info(
+            "policy_item",
+            trace_id=trace_id,
+            action=item.action,
+            step=step.action,
+            sequence=item.position.sequence,
+            policy_version=self.current.version,
+        )
         if step.action == "refuse":
             self._acknowledge(item.position, "invalid", step.reason)
         elif step.action == "drop":
@@ -180,9 +190,8 @@ class PolicyFollower:
         if refusal is not None:
             self._acknowledge(candidate.position, "invalid", refusal)
             return
-        self._activate(candidate.policies)
         self.current, self.position = candidate.policies, candidate.position
-        log.info("policy_active", policy_version=candidate.policies.version)
+        self._activate(candidate.policies)
         await self._keep(candidate)
 
     async def _keep(self, in_force: LastGood) -> None:
@@ -284,6 +293,7 @@ def _last_good_file(environment: Environment) -> LastGoodFile:
 
 
 def _surface(task: asyncio.Task[None]) -> None:
-    """Hand a defect in one of our tasks to the loop's exception handler instead of losing it."""
+    """A defect in one of our tasks, or in a callback of the service, ends the process: one that
+    follows no policies must not look alive."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        raise error
+        raise AssertionError(f"{task.get_name()} failed; nothing follows the policies") from error

@@ -19,11 +19,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who asks, as claimed and as the kernel says, and why."""
+    """Who asks, as claimed and as the kernel says, why, and under which trace id ("" = none)."""
 
     name: str
     reason: str
     peer_uid: int
+    trace_id: str = ""
 
     def because(self, step: str) -> "Author":
         """The same with a step of what is being done as further reason."""

@@ -98,7 +98,9 @@ class Committer:
             await self._lock.acquire()
         finally:
             self._waiting -= 1
-        task = asyncio.create_task(self._commit(make, author, expected_version))
+        task = asyncio.create_task(
+            self._commit(make, author, expected_version), name=author.trace_id
+        )
         self._running.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
@@ -120,7 +122,7 @@ class Committer:
         self._running.discard(task)
         self._lock.release()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("commit_refused", reason=str(error))
+            log.warning("commit_refused", trace_id=task.get_name(), reason=str(error))
 
     async def _commit(self, make: Make, author: Author, expected: int | None) -> Committed:
         head = self._distributor.head
@@ -144,11 +146,12 @@ class Committer:
         entry = entry_of(head.position.hash, after, changes, author, at_us)
         position = Position(epoch=head.position.epoch, sequence=after.version, hash=entry.hash)
         push = await self._distributor.push(
-            Head(position, after), lambda: self._store.append(entry)
+            Head(position, after), lambda: self._store.append(entry), author.trace_id
         )
         self._last_at_us = at_us
         log.info(
             "committed",
+            trace_id=author.trace_id,
             policy_version=after.version,
             author=author.name,
             reason=author.reason,

@@ -7,6 +7,7 @@ On the loop's thread only. One push at a time; the caller holds the commit lock.
 import asyncio
 from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -70,7 +71,7 @@ class Distributor:
         self.instances.subscribed(call.body)
         self._notice(call.body.position)
         if self.head is not None:
-            self._send(name, _activate(self.head))
+            self._send(name, _carrying("activate", self.head))
         return DEFERRED
 
     def acknowledge(self, call: Call) -> Empty:
@@ -97,7 +98,9 @@ class Distributor:
 
     # --- pushes
 
-    async def push(self, candidate: Head, append: Callable[[], Awaitable[None]]) -> Push:
+    async def push(
+        self, candidate: Head, append: Callable[[], Awaitable[None]], trace_id: str = ""
+    ) -> Push:
         """Bring the candidate everywhere, or nowhere: POLICY_REJECTED names who said no.
 
         Standbys and stale instances get it when it is in force: they must not slow a push down.
@@ -109,7 +112,7 @@ class Distributor:
             for name in push.required - self._calls.keys():
                 push.left(name)
             if not push.is_over:
-                self._send_all(push.required, _prepare(candidate))
+                self._send_all(push.required, _carrying("prepare", candidate, trace_id))
             await self._settle(push, "preparing")
             prepared_s = self._clock.monotonic()
             if push.phase == "appending":
@@ -121,9 +124,10 @@ class Distributor:
                 self.head = candidate
                 appended_s = self._clock.monotonic()
                 push.appended(appended_s)
-                self._activate(candidate, push)
+                self._activate(candidate, push, trace_id)
                 await self._settle(push, "activating")
-                self._send_all(self._calls.keys() - push.required, _activate(candidate))
+                others = self._calls.keys() - push.required
+                self._send_all(others, _carrying("activate", candidate, trace_id))
                 self._counters.pushed(
                     prepare_s=prepared_s - now_s,
                     append_s=appended_s - prepared_s,
@@ -133,8 +137,7 @@ class Distributor:
             self._push = None
             if push.phase == "rejected":
                 self._counters.rejected()
-                item = PolicyItem(action="abandon", position=candidate.position)
-                self._send_all(push.required, _Item(item))
+                self._send_all(push.required, _naming("abandon", candidate, trace_id))
         if push.phase == "rejected":
             raise MeshError(
                 "POLICY_REJECTED",
@@ -147,7 +150,7 @@ class Distributor:
     def renew(self, head: Head) -> None:
         """Put a head in force again under its new epoch; forward only, like any activation."""
         self.head = head
-        self._send_all(self._calls.keys(), _activate(head))
+        self._send_all(self._calls.keys(), _carrying("activate", head))
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Until an instance says something, or so long."""
@@ -170,11 +173,11 @@ class Distributor:
             await self.wait_changed(push.deadline_s - self._clock.monotonic())
             push.tick(self._clock.monotonic())
 
-    def _activate(self, candidate: Head, push: Push) -> None:
+    def _activate(self, candidate: Head, push: Push, trace_id: str) -> None:
         """Whoever stored the candidate is told its name; one that lost it gets the whole set."""
-        named = _Item(PolicyItem(action="activate", position=candidate.position))
-        self._send_all(push.required & push.valid, named)
-        self._send_all(push.required - push.valid, _activate(candidate))
+        stored = push.required & push.valid
+        self._send_all(stored, _naming("activate", candidate, trace_id))
+        self._send_all(push.required - stored, _carrying("activate", candidate, trace_id))
 
     def _send_all(self, names: Set[str], item: "_Item") -> None:
         for name in names & self._calls.keys():
@@ -210,9 +213,18 @@ class _Item:
         self.encoded = msgspec.Raw(encode(item))
 
 
-def _prepare(head: Head) -> _Item:
-    return _Item(PolicyItem(action="prepare", position=head.position, policies=head.policies))
+def _carrying(action: Literal["prepare", "activate"], head: Head, trace_id: str = "") -> _Item:
+    """An item with the whole set."""
+    return _Item(
+        PolicyItem(
+            action=action,
+            position=head.position,
+            policies=head.policies,
+            trace_id=trace_id or UNSET,
+        )
+    )
 
 
-def _activate(head: Head) -> _Item:
-    return _Item(PolicyItem(action="activate", position=head.position, policies=head.policies))
+def _naming(action: Literal["activate", "abandon"], head: Head, trace_id: str) -> _Item:
+    """An item for those who hold the set."""
+    return _Item(PolicyItem(action=action, position=head.position, trace_id=trace_id or UNSET))

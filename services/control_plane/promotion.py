@@ -6,6 +6,7 @@ serves on. The steps are commits like any other.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from contracts.control import PromoteStep
@@ -156,7 +157,7 @@ class Promotion:
                 return Change([], [("deployment", ours.name)])
             return Change([before])
 
-        because = Author(author.name, f"taken back: {reason}", author.peer_uid)
+        because = replace(author, reason=f"taken back: {reason}")
         try:
             await self._patiently(lambda: self._committer.commit(make, because))
         except MeshError as error:

@@ -34,7 +34,7 @@ class Writing:
         body: control.Apply = call.body
         committed = await self._committer.commit(
             lambda _before: Change(body.policies),
-            Author(body.author, body.reason, call.peer.uid),
+            Author(body.author, body.reason, call.peer.uid, call.trace_id),
             expected_version=None if body.expected_version is UNSET else body.expected_version,
         )
         return control.Applied(
@@ -47,7 +47,7 @@ class Writing:
         body: control.Publish = call.body
         manifest = await asyncio.to_thread(read_manifest, self._models_dir, body.digest)
         model = manifest.contract.name
-        author = Author(body.author, f"publish {model} {body.digest}", call.peer.uid)
+        author = Author(body.author, f"publish {model} {body.digest}", call.peer.uid, call.trace_id)
         found: list[str] = []
 
         def make(policies: PolicySet) -> Change | None:
@@ -75,7 +75,7 @@ class Writing:
         committed = await self._promotion.promote(
             body.model,
             body.version,
-            Author(body.author, body.reason, call.peer.uid),
+            Author(body.author, body.reason, call.peer.uid, call.trace_id),
             call.deadline_s,
             tell,
         )
@@ -89,10 +89,10 @@ class Writing:
         if (body.model is UNSET) == (body.to is UNSET):
             raise MeshError("INVALID_REQUEST", "exactly one of model and to is expected")
         if body.model is not UNSET:
-            author = Author(body.author, f"rollback of {body.model}", call.peer.uid)
+            author = Author(body.author, f"rollback of {body.model}", call.peer.uid, call.trace_id)
             return await self._roll_back_route(body.model, author)
         assert body.to is not UNSET
-        author = Author(body.author, f"rollback to version {body.to}", call.peer.uid)
+        author = Author(body.author, f"rollback to version {body.to}", call.peer.uid, call.trace_id)
         return await self._roll_back_all(body.to, author, call.deadline_s)
 
     async def _roll_back_route(self, model: str, author: Author) -> control.RolledBack:

@@ -92,3 +92,16 @@ def test_what_cannot_be_read_is_named(file: LastGoodFile) -> None:
     stored, reason = file.read()
     assert stored is None
     assert "cannot be read" in reason
+
+
+def test_candidates_of_the_dead_are_swept(tmp_path: Path) -> None:
+    """Only those older than a minute: a living predecessor may be about to adopt its own."""
+    file = LastGoodFile(tmp_path, "orchestrator", "orchestrator.0-x")
+    file.write_candidate(good(1))
+    (candidate,) = tmp_path.glob("*.candidate")
+    written_s = candidate.stat().st_mtime
+    file.sweep(written_s + 59)
+    assert candidate.exists()
+    file.sweep(written_s + 61)
+    assert not candidate.exists()
+    LastGoodFile(tmp_path / "none", "x", "x.0-x").sweep(written_s)

@@ -194,6 +194,20 @@ async def test_a_standby_follows_but_is_not_required(plane: Any, until: Any) -> 
     assert _row(await plane.call("status", Empty()), standby._environment.instance).active == 2
 
 
+async def test_a_standby_is_told_only_what_is_in_force(plane: Any, until: Any) -> None:
+    """It gets no prepare, and the whole set once everybody required has it; every item names the
+    trace of the call."""
+    puppet = await plane.puppet("data_fabric", "data_fabric.0-standby")
+    await puppet.report(role="standby")
+    await plane.follow("orchestrator")
+    trace_id = "ab" * 16
+    await plane.call("apply", apply(batching(7)), trace_id=trace_id)
+    await until(lambda: len(puppet.items) == 2)
+    assert [item.action for item in puppet.items] == ["activate", "activate"]
+    assert puppet.items[1].policies.version == 2
+    assert puppet.items[1].trace_id == trace_id
+
+
 async def test_expected_version_and_cross_rules_refuse(plane: Any) -> None:
     """VERSION_CONFLICT names the version in force; POLICY_INVALID the rule."""
     with pytest.raises(MeshError, match="expected_version is 7, in force is 1") as refusal:
