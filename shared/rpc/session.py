@@ -11,7 +11,7 @@ import msgspec
 
 from contracts.errors import MeshError
 from contracts.frames import Envelope, Notification, Request
-from contracts.limits import in_flight_per_connection_max, stream_pause_bytes
+from contracts.limits import frame_bytes_max, in_flight_per_connection_max, stream_pause_bytes
 from contracts.types import UNSET
 from shared.access import Peer
 from shared.rpc.call import DEFERRED, Call, new_trace_id
@@ -210,11 +210,11 @@ class Session(Connection):
         mark = len(out)
         out += codec.response_head(call.msgid)
         try:
-            if type(result) is msgspec.Raw:
-                out += memoryview(result)
-            else:
-                codec.encode_into(codec.checked(result, call.row.response), out, -1)
-            codec.check_length(len(out) - mark)
+            if type(result) is not msgspec.Raw:
+                codec.check_type(result, call.row.response)
+            codec.encode_into(result, out, -1)
+            if len(out) - mark > frame_bytes_max:
+                raise codec.too_long(len(out) - mark)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             del out[mark:]
             self.refuse(call, error)
@@ -236,9 +236,16 @@ class Session(Connection):
 
     def stream(self, call: Call, item: Any) -> bool:
         """Send one item; False when the reader is slow."""
-        encoded = item if type(item) is msgspec.Raw else codec.encode(item)
-        self.out += codec.stream_head(call.msgid, call.sequence)
-        self.out += memoryview(encoded)
+        out = self.out
+        mark = len(out)
+        out += codec.stream_head(call.msgid, call.sequence)
+        try:
+            if type(item) is not msgspec.Raw:
+                codec.check_type(item, call.row.item)
+            codec.encode_into(item, out, -1)
+        except BaseException:
+            del out[mark:]
+            raise
         call.sequence += 1
         self._serving.counters.stream_items += 1
         self.sent()

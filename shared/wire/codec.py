@@ -109,17 +109,15 @@ def response_head(msgid: int) -> bytes:
     return _RESPONSE_HEAD.pack(0x94, 0x01, 0xCE, msgid, 0xC0)
 
 
-def checked(message: Any, contract: type[Any]) -> Any:
-    """The message, if it is of the contract's type; raises TypeError."""
+def check_type(message: Any, contract: type[Any] | None) -> None:
+    """Raises TypeError for a message that is not the contract's; None: there is none."""
     if type(message) is not contract:
-        raise TypeError(f"{type(message).__name__} where {contract.__name__} is declared")
-    return message
+        raise TypeError(f"{type(message).__name__} where {contract} is declared")
 
 
-def check_length(length: int) -> None:
-    """Raises ValueError for a frame that the peer would refuse."""
-    if length > frame_bytes_max:
-        raise ValueError(f"message is {length} bytes, frame_bytes_max is {frame_bytes_max}")
+def too_long(length: int) -> ValueError:
+    """The error of a frame that the peer would refuse."""
+    return ValueError(f"message is {length} bytes, frame_bytes_max is {frame_bytes_max}")
 
 
 def encode_failure(msgid: int, error: MeshError, trace_id: str) -> bytes:

@@ -1,9 +1,13 @@
 """What one connection may cost: streams, slow readers, floods."""
 
+from typing import Any
+
 import msgpack
 import msgspec
+import pytest
 
 from contracts.errors import MeshError
+from contracts.inference import StreamItem
 from contracts.limits import frame_objects_max, stream_pause_bytes, write_buffer_bytes_max
 from shared.rpc.call import Call
 from shared.rpc.connection import SLOW_READER, turn_frames_max
@@ -14,6 +18,11 @@ BODY = {"model_name": "tiny", "text": ["a"]}
 ANSWER = msgspec.Raw(msgpack.packb({"answer": 1}))
 
 
+def item_of(text: str) -> StreamItem:
+    """An item that is as long as its text, and a little."""
+    return StreamItem(index=0, token_ids=[], text=text)
+
+
 def test_stream_items_come_before_the_answer_and_are_numbered() -> None:
     """[2, "stream", [msgid, sequence, item]] for each, then the response."""
     held = Held()
@@ -21,15 +30,29 @@ def test_stream_items_come_before_the_answer_and_are_numbered() -> None:
     session, transport = stage.connect()
     session.data_received(request(1, "infer", BODY, {"stream": True}))
     call = held.calls[0]
-    assert call.stream({"index": 0})
-    assert call.stream(msgspec.Raw(msgpack.packb({"index": 1})))
+    assert call.stream(item_of("a"))
+    assert call.stream(msgspec.Raw(msgpack.packb({"text": "b"})))
     call.reply(ANSWER)
     stage.loop.turn()
     assert transport.messages() == [
-        [2, "stream", [1, 0, {"index": 0}]],
-        [2, "stream", [1, 1, {"index": 1}]],
+        [2, "stream", [1, 0, {"index": 0, "token_ids": [], "text": "a"}]],
+        [2, "stream", [1, 1, {"text": "b"}]],
         [1, 1, None, {"answer": 1}],
     ]
+
+
+@pytest.mark.parametrize("wrong", [{"text": "x"}, None, item_of(object())])  # type: ignore[arg-type]
+def test_an_item_that_is_not_the_rows_leaves_nothing_behind(wrong: Any) -> None:
+    """The handler learns it; the messages around it are whole."""
+    held = Held()
+    stage = Stage({"infer": held})
+    session, transport = stage.connect()
+    session.data_received(request(1, "infer", BODY, {"stream": True}))
+    with pytest.raises(TypeError):
+        held.calls[0].stream(wrong)
+    held.calls[0].reply(ANSWER)
+    stage.loop.turn()
+    assert transport.messages() == [[1, 1, None, {"answer": 1}]]
 
 
 def test_a_slow_reader_pauses_its_streams_and_resumes_them() -> None:
@@ -42,7 +65,7 @@ def test_a_slow_reader_pauses_its_streams_and_resumes_them() -> None:
     call = held.calls[0]
     resumed: list[bool] = []
     call.on_resume = lambda: resumed.append(True)
-    item = {"text": "x" * 10_000}
+    item = item_of("x" * 10_000)
     sent = 0
     while call.stream(item):
         stage.loop.turn()
@@ -63,13 +86,13 @@ def test_a_burst_of_a_stream_pauses_for_a_turn_though_its_reader_is_fast() -> No
     call = held.calls[0]
     resumed: list[bool] = []
     call.on_resume = lambda: resumed.append(True)
-    while call.stream({"text": "x" * 10_000}):
+    while call.stream(item_of("x" * 10_000)):
         assert len(session.out) < stream_pause_bytes
     stage.loop.turn()
     assert resumed == []
     stage.loop.turn()
     assert resumed == [True]
-    assert call.stream({"text": "x"})
+    assert call.stream(item_of("x"))
 
 
 def test_a_reader_that_never_reads_is_aborted() -> None:
@@ -79,7 +102,7 @@ def test_a_reader_that_never_reads_is_aborted() -> None:
     session, transport = stage.connect()
     transport.reader_reads = False
     session.data_received(request(1, "infer", BODY, {"stream": True}))
-    item = {"text": "x" * 1_000_000}
+    item = item_of("x" * 1_000_000)
     for _ in range(40):
         held.calls[0].stream(item)
         stage.loop.turn()
