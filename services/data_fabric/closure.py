@@ -25,7 +25,7 @@ from services.data_fabric.lookups import Lookup, lookups_of
 from services.data_fabric.online import NEVER, Index
 from services.data_fabric.plan import Plan
 from services.data_fabric.sql import REQUEST
-from services.data_fabric.validation import INT64
+from services.data_fabric.validation import INT64, bounds
 
 IndexKey = tuple[str, tuple[str, ...], str | None]
 
@@ -217,12 +217,8 @@ class _Compiler:
     def _check(self, contract: FieldContract, value: Value) -> str:
         """The Python condition under which a feature keeps its contract; empty: it always does."""
         parts = []
-        if contract.range is not UNSET and contract.dtype in ("int64", "float64"):
-            low, high = (
-                # Python compares an integer with an integer faster than with a float.
-                (int(bound) if contract.dtype == "int64" and bound.is_integer() else bound)
-                for bound in contract.range
-            )
+        if contract.range is not UNSET:
+            low, high = bounds(contract)
             parts.append(f"{low!r} <= {value.code} <= {high!r}")
         elif contract.dtype == "int64":
             parts.append(f"{INT64[0]} <= {value.code} <= {INT64[1]}")

@@ -182,9 +182,12 @@ class RowDecoder:
             if name not in self._contracts:
                 return FieldRefused(str(name), "a column of the view", row[name])
         for name, contract in self._contracts.items():
-            limit = broken_limit(contract, row.get(name))
+            value = row.get(name)
+            if contract.dtype == "timestamp" and type(value) is int:
+                return FieldRefused(name, "a MessagePack timestamp or RFC 3339 text", value)
+            limit = broken_limit(contract, value)
             if limit is not None:
-                return FieldRefused(name, limit, row.get(name))
+                return FieldRefused(name, limit, value)
         return FieldRefused("row", reason, row)
 
     def _fix(self, attribute: str, name: str, contract: FieldContract) -> Fix | None:
@@ -264,8 +267,8 @@ def int_range(contract: FieldContract) -> tuple[int, int]:
 
 
 def instant_range(contract: FieldContract) -> tuple[int, int] | None:
-    """A timestamp's range, declared in seconds since 1970, in microseconds."""
-    if contract.range is UNSET:
+    """A timestamp's range, declared in seconds since 1970, in microseconds; else None."""
+    if contract.range is UNSET or contract.dtype != "timestamp":
         return None
     return round(contract.range[0] * 1e6), round(contract.range[1] * 1e6)
 
@@ -314,13 +317,14 @@ _WANTED: dict[str, tuple[type, ...]] = {
     "int64": (int,),
     "float64": (int, float),
     "string": (str,),
-    "timestamp": (str, Ext),
+    # As it comes from the wire, and as it is a feature: integer microseconds.
+    "timestamp": (str, Ext, int),
 }
 
 
 def broken_limit(contract: FieldContract, value: object) -> str | None:
-    """The limit that a value breaks, in words; None where it keeps the contract. Instants are
-    judged by their type alone."""
+    """The limit that a value breaks, in words; None where it keeps the contract. An instant that
+    is not parsed yet is judged by its type alone."""
     if value is None:
         return "a value, null is refused" if contract.missing == "reject" else None
     if type(value) not in _WANTED[contract.dtype]:
@@ -329,12 +333,26 @@ def broken_limit(contract: FieldContract, value: object) -> str | None:
         return "one of " + ", ".join(contract.values)
     if contract.characters_max is not UNSET and len(str(value)) > contract.characters_max:
         return f"at most {contract.characters_max} characters"
-    if isinstance(value, float) and math.isnan(value):
-        return "a number" if contract.missing == "reject" else None
-    if isinstance(value, int | float) and contract.dtype in ("int64", "float64"):
-        low, high = contract.range if contract.range is not UNSET else (-math.inf, math.inf)
-        if not low <= value <= high:
-            return _range_limit(contract)
-        if contract.dtype == "int64" and not INT64[0] <= value <= INT64[1]:
-            return "64 bits"
+    if isinstance(value, int | float) and contract.dtype != "bool":
+        return _broken_bounds(contract, value)
     return None
+
+
+def _broken_bounds(contract: FieldContract, value: float) -> str | None:
+    if math.isnan(value):
+        return "a number" if contract.missing == "reject" else None
+    if contract.dtype != "float64" and not INT64[0] <= value <= INT64[1]:
+        return "64 bits"
+    if contract.range is UNSET:
+        return None
+    low, high = bounds(contract)
+    return None if low <= value <= high else _range_limit(contract)
+
+
+def bounds(contract: FieldContract) -> tuple[float, float]:
+    """A declared range in the units of decoded values: integers as integers (Python compares them
+    faster and exactly), instants in microseconds."""
+    assert contract.range is not UNSET, "asked where there is a range"
+    if contract.dtype == "int64":
+        return int_range(contract)
+    return instant_range(contract) or contract.range

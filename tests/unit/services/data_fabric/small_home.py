@@ -151,6 +151,11 @@ class SmallHome:
 
     path: Path
 
+    @property
+    def certificates(self) -> Path:
+        """Where the home's certificates lie."""
+        return self.path / ".mortise/fabric/certificates"
+
     @classmethod
     def create(cls, path: Path, *, view: str = VIEW, trips: pa.Table = SOME_TRIPS) -> "SmallHome":
         """Write the home's files; the trips in two shards."""
