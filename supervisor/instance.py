@@ -167,6 +167,15 @@ class Instance:
         self.on_change(self)
 
 
+async def wait_for(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for one of an instance's events; False when it does not come in time."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
 def _is_stopped(pid: int) -> bool:
     """Whether the process is in state T (stopped by a signal). Source: proc_pid_stat(5)."""
     if not pid:

@@ -1,30 +1,28 @@
 """All children of one home together: started at once, watched, replaced, drained in order."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from contracts.service import Health
 from shared import logs
 from shared.clock import Clock
 from shared.home import socket_path
+from supervisor.draining import drain
 from supervisor.instance import Instance
 from supervisor.jemalloc import is_loaded
 from supervisor.launcher import Launcher, Surroundings
-from supervisor.liveness import Suspension, judge
 from supervisor.probe import Probe
 from supervisor.reaper import Reaper
+from supervisor.replacement import replace
 from supervisor.slot import Slot
 from supervisor.sockets import Listeners
-from supervisor.spec import MeshSpec, drain_s
+from supervisor.spec import MeshSpec
 from supervisor.template import Template
+from supervisor.watch import Watch
 
 log = logs.get("supervisor.mesh")
 EDGE = "orchestrator"
 """Clients connect here; its health is the mesh's."""
-_kill_s_max = 2.0
-_strangers_rounds_max = 100
-_strangers_pause_s = 0.01
 _template_s_max = 30.0
 
 
@@ -47,7 +45,6 @@ class Mesh:
         self._clock, self._listeners = clock, listeners
         self._reaper = Reaper()
         self._launcher = Launcher(surroundings, listeners, self._reaper, clock)
-        self._suspension = Suspension(spec.patience)
         self.slots = [
             Slot(
                 child,
@@ -60,7 +57,9 @@ class Mesh:
         ]
         self.template = self._make_template()
         self.probes = {slot.spec.label: self._make_probe(slot, surroundings) for slot in self.slots}
-        self._timer: asyncio.TimerHandle | None = None
+        self._watch = Watch(
+            spec.patience, self.slots, self.template, self._launcher, self._reaper, clock
+        )
 
     def start(self) -> None:
         """Start every child; standbys follow once all are up."""
@@ -68,7 +67,7 @@ class Mesh:
             self.template.start()
         for slot in self.slots:
             slot.fill()
-        self._tick()
+        self._watch.start()
 
     def slot(self, service: str, index: int = 0) -> Slot | None:
         """The place of one service, or None."""
@@ -105,42 +104,16 @@ class Mesh:
             reason = await self._renew_template(self.template)
             if reason is not None:
                 return reason
-        return await slot.replace()
+        return await replace(slot)
 
     async def drain(self) -> None:
-        """Close the edge first, the control plane last; kill what is left after `drain_s`."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self.template is not None:
-            self.template.close()
+        """End everything, in order and within the budget."""
+        self._watch.close()
         self._listeners.close(EDGE, 0)
-        services = dict.fromkeys(slot.spec.service for slot in reversed(self.slots))
-        try:
-            async with asyncio.timeout(drain_s):
-                for service in services:
-                    group = [slot for slot in self.slots if slot.spec.service == service]
-                    await asyncio.gather(*(slot.drain() for slot in group))
-        except TimeoutError:
-            log.warning("drain_cut", drain_s=drain_s)
-        await self._kill_all()
+        await drain(self.slots, self.template, self._reaper)
         for probe in self.probes.values():
             await probe.close()
         self._reaper.close()
-
-    async def _kill_all(self) -> None:
-        everybody = [instance for slot in self.slots for instance in slot.instances()]
-        if self.template is not None and self.template.instance is not None:
-            everybody.append(self.template.instance)
-        for slot in self.slots:
-            slot.kill()
-        waiting = [asyncio.create_task(instance.gone.wait()) for instance in everybody]
-        if waiting:
-            await asyncio.wait(waiting, timeout=_kill_s_max)
-        # What they leave behind comes to us only when they have ended, children after parents.
-        for _ in range(_strangers_rounds_max):
-            if not self._reaper.kill_strangers():
-                break
-            await asyncio.sleep(_strangers_pause_s)
 
     def _make_template(self) -> Template | None:
         if self.spec.template is None:
@@ -218,29 +191,3 @@ class Mesh:
                 for other in self.slots:
                     other.allow_standby()
         self.changed.set()
-
-    def _instances(self) -> Iterable[Instance]:
-        return (instance for slot in self.slots for instance in slot.instances())
-
-    def _tick(self) -> None:
-        """Judge everybody, twice a second."""
-        patience = self.spec.patience
-        self._timer = asyncio.get_running_loop().call_later(patience.tick_s, self._tick)
-        now_s = self._clock.monotonic()
-        if self._suspension.tick(now_s, time.clock_gettime(time.CLOCK_BOOTTIME)):
-            log.warning("time_lost", grace_s=patience.grace_s)
-        for instance in list(self._instances()):
-            reason = judge(instance.signs(now_s), now_s, patience, self._suspension.grace_from_s)
-            if reason is None:
-                continue
-            log.error("child_stuck", child=instance.label, pid=instance.pid, reason=reason)
-            instance.kill(reason)
-            if instance.pid == 0 and self.template is not None:
-                self.template.kill("it does not fork")
-                self._launcher.abandon(instance, reason)
-        if self.template is not None:
-            self.template.judge(now_s, patience, self._suspension.grace_from_s)
-        for slot in self.slots:
-            slot.tick(now_s)
-        if (count := self._reaper.kill_strangers()) > 0:
-            log.warning("strangers_killed", count=count)

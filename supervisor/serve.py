@@ -1,6 +1,7 @@
 """The supervisor's process: lock, bind, start, announce, obey, drain."""
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ from supervisor.tree import check_tree, tree
 
 log = logs.get("supervisor")
 TITLE = "mortise-supervisor"
+settle_s_max = 10.0
+"""A mesh that can answer, but serves less, may become whole within this before a start ends."""
 MakeSpec = Callable[[Config], MeshSpec]
 
 
@@ -160,9 +163,14 @@ def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 
 async def _wait_ready(mesh: Mesh, stop: asyncio.Event) -> str | None:
-    """None once the mesh can answer, or lives without any policy; else why it cannot."""
+    """None once the mesh can answer, or lives without any policy; else why it cannot.
+
+    A mesh that can answer but serves less gets `settle_s_max` to become whole: the edge may answer
+    for one model while it has not yet heard that another is loaded.
+    """
     spec = mesh.spec
     ends_s = mesh.started_s + spec.ready_s_max
+    settled_s = math.inf
     while not stop.is_set():
         degraded = [slot for slot in mesh.slots if slot.restarts.is_degraded]
         if degraded:
@@ -170,11 +178,19 @@ async def _wait_ready(mesh: Mesh, stop: asyncio.Event) -> str | None:
         if mesh.template is not None and mesh.template.restarts.is_degraded:
             return f"the template does not start: {mesh.template.last_ending}"
         if mesh.is_live and (mesh.is_ready or _has_no_policy(mesh)):
-            return None
+            settled_s = min(settled_s, SYSTEM.monotonic() + settle_s_max)
+            if _is_whole(mesh) or SYSTEM.monotonic() > settled_s:
+                return None
         if SYSTEM.monotonic() > ends_s:
             return f"not ready within {spec.ready_s_max:g} s: {_missing(mesh)}"
         await mesh.wait_changed(spec.patience.tick_s)
     return None
+
+
+def _is_whole(mesh: Mesh) -> bool:
+    """No child says that it serves less than it should."""
+    healths = [mesh.health(slot) for slot in mesh.slots]
+    return all(health is not None and not health.degraded for health in healths)
 
 
 def _has_no_policy(mesh: Mesh) -> bool:

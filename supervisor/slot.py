@@ -11,7 +11,7 @@ from typing import Literal
 
 from shared import logs
 from shared.clock import Clock
-from supervisor.instance import Instance
+from supervisor.instance import Instance, wait_for
 from supervisor.launcher import Launcher
 from supervisor.restart import Intensity, Restarts
 from supervisor.spec import ChildSpec
@@ -19,7 +19,6 @@ from supervisor.spec import ChildSpec
 log = logs.get("supervisor.slot")
 standby_delay_s = 0.3
 """A new standby starts this long after a take-over: its import would slow the first requests."""
-_stop_s_max = 2.0
 _retry_s = 1.0
 
 Condition = Literal["up", "starting", "waiting", "degraded", "stopped"]
@@ -67,7 +66,12 @@ class Slot:
             return "degraded"
         if self.active is None:
             return "waiting"
-        return "up" if self.active.accepting else "starting"
+        return "up" if self.is_up else "starting"
+
+    @property
+    def is_up(self) -> bool:
+        """Somebody accepts connections."""
+        return self.active is not None and self.active.accepting
 
     def allow_standby(self) -> None:
         """From now on keep a standby, where the specification has one."""
@@ -105,32 +109,37 @@ class Slot:
                 restarts.recovered()
                 log.info("child_recovered", child=self.spec.label, pid=instance.pid)
 
-    async def replace(self) -> str | None:
-        """Planned replacement: None when a successor is active, else why there is none.
-
-        Make before break: the active one goes on until the successor stands ready. A child that
-        may not overlap is drained first; its clients wait in the backlog meanwhile.
-        """
+    def start_successor(self) -> Instance | None:
+        """A standby with today's code in place of the one there is; None when none can start."""
         if self.standby is not None:
-            self._dismiss(self.standby)
-            self.standby = None
-        if not self.spec.overlaps or self.active is None:
-            return await self._break_then_make()
-        successor = self.standby = self._start(standby=True)
-        if successor is None:
-            return "the successor could not be started"
-        await successor.ready_or_gone.wait()
-        if successor.state == "gone":
-            return f"the successor ended: {successor.ending()}"
-        predecessor = self.active
-        if predecessor is not None and self.standby is successor:
-            predecessor.stop_accepting()
-            await _wait(predecessor.stopped_or_gone, _stop_s_max)
-        if self.standby is successor and self.active is not None:
-            self._dismiss(self.active)  # which lets the successor take its place
-        await successor.promoted_or_gone.wait()
+            standby, self.standby = self.standby, None
+            self.dismiss(standby)
+        self.standby = self._start(standby=True)
+        return self.standby
+
+    def dismiss(self, instance: Instance) -> None:
+        """Ask somebody of this place to leave; the exit will not count as a failure.
+
+        When it is the active one, a ready standby takes its place at once.
+        """
+        self._leaving.append(instance)
+        if self.active is instance:
+            self.active = None
+        instance.terminate()
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.spec.drain_s, instance.kill, "did not drain in time")
+
+    async def start_anew(self) -> None:
+        """Let the active one drain and leave, then start another; clients wait meanwhile."""
+        self._active_due_s = float("inf")
+        if self.active is not None:
+            predecessor = self.active
+            self.dismiss(predecessor)
+            await predecessor.gone.wait()
+        self._active_due_s = 0.0
         self.fill()
-        return None if successor.state == "ready" else f"the successor {successor.ending()}"
+        if self.active is not None:
+            await self.active.ready_or_gone.wait()
 
     async def drain(self) -> None:
         """Let everybody leave within the child's budget, then end them. The place stays empty.
@@ -147,7 +156,7 @@ class Slot:
             else:
                 instance.terminate()
         for instance in everybody:
-            await _wait(instance.gone, self.spec.drain_s)
+            await wait_for(instance.gone, self.spec.drain_s)
             instance.kill("did not drain in time")
 
     def kill(self) -> None:
@@ -156,24 +165,8 @@ class Slot:
         for instance in self.instances():
             instance.kill("mesh stops")
 
-    async def _break_then_make(self) -> str | None:
-        predecessor, self.active = self.active, None
-        self._active_due_s = float("inf")
-        if predecessor is not None:
-            self._dismiss(predecessor)
-            await predecessor.gone.wait()
-        self._active_due_s = 0.0
-        self.fill()
-        if self.active is None:
-            return "it could not be started"
-        await self.active.ready_or_gone.wait()
-        return None if self._is_up() else f"it ended: {self.last_ending}"
-
-    def _is_up(self) -> bool:
-        return self.active is not None and self.active.accepting
-
     def _wants_standby(self) -> bool:
-        return self._has_standby and self.standby is None and self._is_up()
+        return self._has_standby and self.standby is None and self.is_up
 
     def _start(self, *, standby: bool) -> Instance | None:
         instance = self._launcher.start(
@@ -193,16 +186,6 @@ class Slot:
             child=self.spec.label,
             pid=self.active.pid,
             child_instance=self.active.identity,
-        )
-
-    def _dismiss(self, instance: Instance) -> None:
-        """Ask it to leave; its exit will not count as a failure."""
-        self._leaving.append(instance)
-        if self.active is instance:
-            self.active = None
-        instance.terminate()
-        asyncio.get_running_loop().call_later(
-            self.spec.drain_s, instance.kill, "did not drain in time"
         )
 
     def _changed(self, instance: Instance) -> None:
@@ -264,11 +247,3 @@ class Slot:
         if due_s < float("inf"):
             delay_s = max(0.0, due_s - now_s)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.fill)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True

@@ -62,9 +62,8 @@ def cpu_share_while_degraded(mesh: ToyMesh) -> float:
 def test_a_start_that_cannot_succeed_says_why(behaviour: str, reason: str) -> None:
     """A child that crashes, ends with 0, or never gets ready: `start` fails, names the child and
     how it ended, and leaves no process."""
-    children = {"control_plane": {"behaviour": behaviour}, "orchestrator": {}}
     with toy_mesh(
-        children,
+        {"control_plane": {"behaviour": behaviour}},
         intensity={**QUICK, "restarts_max": 1},
         patience={"start_s_max": 1.0 if behaviour == "never-ready" else 30.0},
     ) as mesh:

@@ -186,8 +186,13 @@ def test_children_are_hardened(mesh: ToyMesh) -> None:
     """Every child has its own session, no_new_privs and no core files, is the supervisor's own
     child though the template forked it, and a runtime has its memory limit."""
     mesh.wait_whole()
-    runtime = mesh.child("model_runtime")
-    for pid in mesh.processes():
+    status = mesh.status()
+    rows = status["children"]
+    standbys = [row["standby"]["pid"] for row in rows if row["standby"]]
+    workers = {row["pid"] for row in rows if row["service"] == "model_runtime"}
+    pids = [status["template_pid"], *(row["pid"] for row in rows), *standbys]
+    assert len(pids) == 8
+    for pid in [mesh.pid, *pids]:
         facts = Path(f"/proc/{pid}/status").read_text()
         assert "NoNewPrivs:\t1" in facts
         limits = Path(f"/proc/{pid}/limits").read_text()
@@ -195,8 +200,7 @@ def test_children_are_hardened(mesh: ToyMesh) -> None:
         if pid == mesh.pid:
             continue
         assert f"PPid:\t{mesh.pid}\n" in facts, "adopted by the supervisor"
-        is_worker = pid in (runtime["pid"], runtime["standby"]["pid"])
-        assert is_worker == bool(re.search(rf"Max data size\s+{2**30}\s", limits))
+        assert pid not in workers or re.search(rf"Max data size\s+{2**30}\s", limits)
         session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]
         assert session == str(pid)
 
