@@ -131,16 +131,20 @@ class InferenceRequest(Strict, frozen=True, kw_only=True):
 
         Raises INVALID_REQUEST unless it is exactly one, and for an `attention_mask` without ids.
         """
-        given = [name for name in FORMS if getattr(self, name) is not UNSET]
-        if len(given) != 1:
+        values = (self.inputs, self.rows, self.text, self.input_ids, self.messages)
+        if values.count(UNSET) != len(values) - 1:
+            given = [name for name in FORMS if getattr(self, name) is not UNSET]
             received = ", ".join(given) or "none"
             raise MeshError(
                 "INVALID_REQUEST",
                 f"exactly one of {', '.join(FORMS)} is expected, received {received}",
             )
-        if self.attention_mask is not UNSET and given[0] != "input_ids":
+        for form, value in zip(FORMS, values, strict=True):
+            if value is not UNSET:
+                break
+        if self.attention_mask is not UNSET and form != "input_ids":
             raise MeshError("INVALID_REQUEST", "attention_mask goes with input_ids only")
-        return given[0]
+        return form
 
 
 Variant = Literal["default", "alias", "pinned", "split", "rule", "canary", "fallback"]

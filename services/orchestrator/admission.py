@@ -2,17 +2,20 @@
 contract. Refuses before allocating; reads no clock and touches no socket.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from contracts.errors import MeshError
 from contracts.inference import InferenceRequest
 from contracts.types import UNSET
-from services.orchestrator.batching import Window, cut, spans
+from services.orchestrator.batching import Window, cut, spans_of
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Bytes, Part, Work
 from services.orchestrator.rows import count_rows, divide_rows
 from services.orchestrator.tensors import check_tensors
 from shared.access import Peer
+
+ONE = [(0, 1)]
+"""The only span of a request with one row."""
 
 
 def check_identity(body: InferenceRequest, peer: Peer) -> None:
@@ -50,50 +53,48 @@ def wanted_outputs(body: InferenceRequest, plan: ModelPlan) -> Sequence[int]:
     return [index for index, name in enumerate(names) if name in body.outputs]
 
 
-class Input:
-    """A request's input, checked: `rows` rows, `bytes` altogether."""
+def check_input(body: InferenceRequest, form: str, plan: ModelPlan) -> tuple[int, int, list[Bytes]]:
+    """Rows, bytes, and the tensors' data in the contract's order (none for raw rows).
 
-    __slots__ = ("bytes", "plan", "raw_rows", "rows", "tensors")
+    Raises INVALID_REQUEST for a form that the model does not take, tensors that break its contract,
+    or too many rows.
+    """
+    if form != plan.form:
+        raise _invalid(f"{plan.name} takes {plan.form}, received {form}")
+    if body.sampling is not UNSET:
+        raise _invalid(f"{plan.name} is no language model: sampling is not for it")
+    tensors: list[Bytes] = []
+    if body.inputs is not UNSET:
+        rows, tensors = check_tensors(body.inputs, plan.inputs)
+        size = rows * plan.input_row_bytes
+    else:
+        assert body.rows is not UNSET, "a plan takes inputs or rows"
+        rows, size = count_rows(body.rows), memoryview(body.rows).nbytes
+    if rows > plan.rows_max:
+        raise _invalid(f"{plan.name} takes {plan.rows_max} rows, received {rows}")
+    return rows, size, tensors
 
-    def __init__(self, body: InferenceRequest, form: str, plan: ModelPlan) -> None:
-        """Raises INVALID_REQUEST for a form that the model does not take, tensors that break its
-        contract, or too many rows."""
-        if form != plan.form:
-            raise _invalid(f"{plan.name} takes {plan.form}, received {form}")
-        if body.sampling is not UNSET:
-            raise _invalid(f"{plan.name} is no language model: sampling is not for it")
-        self.plan = plan
-        self.raw_rows = body.rows
-        self.tensors: list[Bytes] = []
-        if body.inputs is not UNSET:
-            self.rows, self.tensors = check_tensors(body.inputs, plan.inputs)
-            self.bytes = self.rows * plan.input_row_bytes
-        else:
-            assert body.rows is not UNSET, "a plan takes inputs or rows"
-            self.rows = count_rows(body.rows)
-            self.bytes = memoryview(body.rows).nbytes
-        if self.rows > plan.rows_max:
-            raise _invalid(f"{plan.name} takes {plan.rows_max} rows, received {self.rows}")
 
-    def parts(self, work: Work, window: Window) -> list[Part]:
-        """The request's parts, each of at most a batch's rows."""
-        size = max(self.bytes, self.rows * self.plan.answer_row_bytes)
-        if self.rows == 1 or (self.rows <= window.rows_max and size <= window.bytes_max):
-            part = Part(work, 0, self.rows, size)
-            part.tensors, part.raw_rows = self.tensors, self.raw_rows
-            return [part]
-        row_bytes = size // self.rows
-        divided = spans(self.rows, row_bytes, window)
-        parts = [Part(work, start, rows, rows * row_bytes) for start, rows in divided]
-        if self.raw_rows is not UNSET:
-            for part, raw in zip(parts, divide_rows(self.raw_rows, divided), strict=True):
-                part.raw_rows = raw
-        for part in parts:
-            part.tensors = [
-                cut(data, part.start, part.rows, tensor.row_bytes)
-                for data, tensor in zip(self.tensors, self.plan.inputs, strict=False)
-            ]
-        return parts
+def divide(work: Work, tensors: list[Bytes], window_of: Callable[[str], Window]) -> list[Part]:
+    """The parts of a request whose `rows` and `bytes` are known, each of at most a batch's rows."""
+    plan, rows = work.plan, work.rows
+    size = max(work.bytes, rows * plan.answer_row_bytes)
+    spans = ONE if rows == 1 else spans_of(rows, size // rows, window_of(plan.name))
+    raw = work.body.rows
+    if len(spans) == 1:
+        part = Part(work, 0, rows, size)
+        part.tensors, part.raw_rows = tensors, raw
+        return [part]
+    parts = [Part(work, start, count, count * (size // rows)) for start, count in spans]
+    if raw is not UNSET:
+        for part, some in zip(parts, divide_rows(raw, spans), strict=True):
+            part.raw_rows = some
+    for part in parts:
+        part.tensors = [
+            cut(data, part.start, part.rows, tensor.row_bytes)
+            for data, tensor in zip(tensors, plan.inputs, strict=False)
+        ]
+    return parts
 
 
 def _invalid(message: str) -> MeshError:

@@ -44,7 +44,7 @@ def fits(rows: int, size: int, part_rows: int, part_bytes: int, window: Window) 
     )
 
 
-def spans(rows: int, row_bytes: int, window: Window) -> list[tuple[int, int]]:
+def spans_of(rows: int, row_bytes: int, window: Window) -> list[tuple[int, int]]:
     """(start, rows) of each part of a request of `rows` ≥ 1 rows."""
     step = max(1, min(window.rows_max, window.bytes_max // max(1, row_bytes)))
     return [(start, min(step, rows - start)) for start in range(0, rows, step)]

@@ -27,7 +27,8 @@ _AGAIN = frozenset({"UNAVAILABLE", "MODEL_NOT_READY", "MODEL_UNKNOWN", "CANCELLE
 class Dispatcher:
     """Batches parts and hands them to replicas; on the loop's thread only.
 
-    `on_done` is called once for each submitted part whose request has not ended before.
+    `on_done` or `on_failed` is called once for each submitted part whose request has not ended
+    before.
     """
 
     def __init__(
@@ -37,7 +38,8 @@ class Dispatcher:
         clock: Clock,
         wheel: Wheel[Awaited],
         observed: Observed,
-        on_done: Callable[[Part, MeshError | None], None],
+        on_done: Callable[[Part], None],
+        on_failed: Callable[[Part, MeshError], None],
     ) -> None:
         self.queue = queue
         self.replicas = Replicas(sockets, clock, wheel, self._answered, self.wake)
@@ -46,6 +48,7 @@ class Dispatcher:
         self._clock = clock
         self._observed = observed
         self._on_done = on_done
+        self._on_failed = on_failed
         self._is_pump_due = False
         self._window_ends_s = _NEVER_S
         self._window: asyncio.TimerHandle | None = None
@@ -132,15 +135,20 @@ class Dispatcher:
             self._report(batch, error)
 
     def _report(self, batch: Batch, error: MeshError | None) -> None:
+        """Hand back the parts whose requests have not ended meanwhile."""
+        parts = [part for part in batch.parts if part.work.outcome is None]
+        batch.parts = []  # breaks the cycle of batch and parts
         now_s = self._clock.monotonic()
-        for part in batch.parts:
-            if part.batch is not batch:
-                continue  # its request ended meanwhile
-            if error is not None and self._try_again(part, error):
+        for part in parts:
+            if part.work.outcome is not None:
+                continue  # it ended with another part of its request, just now
+            if error is None:
+                self._on_done(part)
+            elif self._try_again(part, error):
                 part.batch = None
                 self.submit(part, now_s)
             else:
-                self._on_done(part, error)
+                self._on_failed(part, error)
 
     def _try_again(self, part: Part, error: MeshError) -> bool:
         """Whether the part waits once more. A full runtime did not begin with it."""

@@ -47,13 +47,16 @@ class Batch:
         self.plan = plan
         self.parts = parts
         self.open = len(parts)
-        self.rows = sum(part.good_rows for part in parts)
         self.taken_s = now_s
-        latest_s = max(part.work.deadline_s for part in parts)
-        self.deadline_s = share_deadline(latest_s, now_s, _timeout_s)
+        row, latest_s = 0, now_s
         for part in parts:
             part.where = Where.EXECUTE
             part.batch = self
+            part.batch_row = row
+            row += part.good_rows
+            latest_s = max(latest_s, part.work.deadline_s)
+        self.rows = row
+        self.deadline_s = share_deadline(latest_s, now_s, _timeout_s)
 
     def expire(self) -> None:
         """The wheel's: the runtime did not answer within its share."""
@@ -88,17 +91,13 @@ class Batch:
         )
 
     def deliver(self, executed: Executed) -> None:
-        """Tell each part where its rows of the answer are.
+        """Take the answer, of which each part has its rows from `batch_row` on.
 
         Raises OUTPUT_INVALID when the answer as a whole breaks the contract.
         """
         check_outputs(executed, self.plan, len(self.parts), self.rows)
         self.executed = executed
         self.stages_us = batch_stages(self.taken_s, self.sent_s, self.answered_s, executed)
-        row = 0
-        for part in self.parts:
-            part.batch_row = row
-            row += part.good_rows
         for part, predictions in zip(self.parts, executed.predictions, strict=False):
             part.predictions = predictions
         if executed.errors:

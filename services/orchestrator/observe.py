@@ -10,13 +10,15 @@ from services.orchestrator.plan import ModelPlan
 from shared.metrics import Counter, Distribution, Gauge, Histogram, Registry, Value
 
 ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0)
+OWN_STAGES = tuple(map(STAGES.index, ("queue", "features", "reply")))
+"""Stages of a request; the others are its batch's."""
+answers_kept_max = 1_024
 UNKNOWN, NO_VERSION = "unknown", "-"
 
 
 class Handles:
-    """The series of one model version that are counted for every answer."""
-
-    __slots__ = ("ok", "rows", "stages", "total")
+    """The series of one model version. Answers are kept and counted together: a tight loop costs a
+    third of counting each where it leaves."""
 
     def __init__(
         self, ok: Value, stages: list[Distribution], total: Distribution, rows: Distribution
@@ -25,6 +27,24 @@ class Handles:
         self.stages = stages
         self.total = total
         self.rows = rows
+        self.answers: list[tuple[int, list[int]]] = []
+
+    def fold(self) -> None:
+        """Count the kept answers."""
+        answers, self.answers = self.answers, []
+        self.ok.value += len(answers)
+        _count(self.total, [total_us for total_us, _ in answers])
+        for own in OWN_STAGES:
+            _count(self.stages[own], [stages_us[own] for _, stages_us in answers])
+
+
+def _count(distribution: Distribution, values_us: list[int]) -> None:
+    """Count durations; a stage that took no time was not there."""
+    bounds, counts = distribution.bounds, distribution.counts
+    for value_us in values_us:
+        if value_us:
+            counts[bisect_left(bounds, value_us * 1e-6)] += 1
+    distribution.sum += sum(values_us) * 1e-6
 
 
 class Observed:
@@ -59,13 +79,9 @@ class Observed:
     def answered(self, plan: ModelPlan, stages_us: list[int], total_us: int) -> None:
         """An answer left. The stages that it shares with its batch are counted there."""
         handles = self._of(plan)
-        handles.ok.value += 1
-        handles.total.observe(total_us * 1e-6)
-        stages = handles.stages
-        stages[0].observe(stages_us[0] * 1e-6)
-        stages[7].observe(stages_us[7] * 1e-6)
-        if plan.view is not None:
-            stages[1].observe(stages_us[1] * 1e-6)
+        handles.answers.append((total_us, stages_us))
+        if len(handles.answers) >= answers_kept_max:
+            handles.fold()
 
     def computed(self, plan: ModelPlan, batch_us: Sequence[int], parts: int) -> None:
         """A batch of so many parts came back; stages that took no time are not counted."""
@@ -89,13 +105,19 @@ class Observed:
 
     def forget(self, keep: set[ModelPlan]) -> None:
         """Only these versions serve from now on; the series of the others stay as they are."""
+        self._fold()
         self._handles = {plan: row for plan, row in self._handles.items() if plan in keep}
 
     def collect(self, **gauges: float) -> list[Metric]:
         """Every family, with the gauges as they are now."""
         for name, value in gauges.items():
             self._gauges[name].labels().set(value)
+        self._fold()
         return self._registry.collect()
+
+    def _fold(self) -> None:
+        for handles in self._handles.values():
+            handles.fold()
 
     def _of(self, plan: ModelPlan) -> Handles:
         handles = self._handles.get(plan)

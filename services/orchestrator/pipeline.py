@@ -14,7 +14,13 @@ from contracts.errors import MeshError
 from contracts.policies import VERSION_0, PolicySet
 from contracts.types import UNSET, Scalar
 from services.orchestrator.access_log import AccessLog
-from services.orchestrator.admission import Input, check_form, check_identity, wanted_outputs
+from services.orchestrator.admission import (
+    check_form,
+    check_identity,
+    check_input,
+    divide,
+    wanted_outputs,
+)
 from services.orchestrator.batching import windows_of
 from services.orchestrator.bounds import Bounds
 from services.orchestrator.combinations import Combinations
@@ -65,7 +71,13 @@ class Pipeline:
         self.features = FeatureClient(fabric, clock, self._awaited, self._featured)
         queue = Queue(windows_of(VERSION_0), weights_of(VERSION_0))
         self.dispatcher = Dispatcher(
-            queue, runtimes, clock, self._awaited, self.observed, self._executed
+            queue,
+            runtimes,
+            clock,
+            self._awaited,
+            self.observed,
+            on_done=self._part_done,
+            on_failed=self._part_failed,
         )
 
     def activate(self, policies: PolicySet) -> None:
@@ -89,13 +101,13 @@ class Pipeline:
             self._refuse(call, error)
             return DEFERRED
         self.works.add(work)
-        self._tick_later()
+        if not self._is_ticking:
+            self._tick_later()
         call.on_cancel = partial(self._cancelled, work)
-        now_s = self._clock.monotonic()
         submit = self.dispatcher.submit if work.plan.view is None else self.features.submit
         for part in work.parts:
             if work.outcome is None:
-                submit(part, now_s)
+                submit(part, work.received_s)
         return DEFERRED
 
     def _admit(self, call: Call) -> Work:
@@ -105,18 +117,18 @@ class Pipeline:
         check_identity(body, call.peer)
         form = check_form(body)
         plan, variant = table.choose(body, call.trace_id, self.dispatcher.replicas)
-        given = Input(body, form, plan)
-        work = Work(call, table, plan, variant, wanted_outputs(body, plan))
+        rows, size, tensors = check_input(body, form, plan)
+        work = Work(call, table, plan, variant, wanted_outputs(body, plan), rows, size)
         entity = "" if body.entity is UNSET else body.entity
-        size = receipt_bytes_max(body.tenant_id, work.request_id, entity)
-        self._bounds.take(plan.name, body.tenant_id, given.rows, given.bytes)
+        receipt_bytes = receipt_bytes_max(body.tenant_id, work.request_id, entity)
+        self._bounds.take(plan.name, body.tenant_id, rows, size)
         try:
-            self._spool.reserve(size)
+            self._spool.reserve(receipt_bytes)
         except MeshError:
-            self._bounds.release(plan.name, body.tenant_id, given.rows, given.bytes)
+            self._bounds.release(plan.name, body.tenant_id, rows, size)
             raise
-        work.rows, work.bytes, work.reserved_bytes = given.rows, given.bytes, size
-        work.parts = given.parts(work, self.dispatcher.queue.window_of(plan.name))
+        work.reserved_bytes = receipt_bytes
+        work.parts = divide(work, tensors, self.dispatcher.queue.window_of)
         work.parts_left = len(work.parts)
         return work
 
@@ -129,12 +141,8 @@ class Pipeline:
         else:
             self._part_done(part)
 
-    def _executed(self, part: Part, error: MeshError | None) -> None:
-        """A runtime is done with a part."""
-        if error is None:
-            self._part_done(part)
-        else:
-            self._fail(part.work, error)
+    def _part_failed(self, part: Part, error: MeshError) -> None:
+        self._fail(part.work, error)
 
     def _part_done(self, part: Part) -> None:
         part.where = Where.DONE
@@ -196,9 +204,8 @@ class Pipeline:
     # Deadlines.
 
     def _tick_later(self) -> None:
-        if not self._is_ticking:
-            self._is_ticking = True
-            asyncio.get_running_loop().call_later(deadline_grain_s, self._tick)
+        self._is_ticking = True
+        asyncio.get_running_loop().call_later(deadline_grain_s, self._tick)
 
     def _tick(self) -> None:
         """End what is past its deadline: one timer for all, while there is anything to wait for."""

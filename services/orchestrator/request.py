@@ -73,7 +73,14 @@ class Tally:
 
     def count(self, outcome: Outcome) -> None:
         """One request ended."""
-        setattr(self, outcome, getattr(self, outcome) + 1)
+        if outcome is Outcome.ANSWERED:
+            self.answered += 1
+        elif outcome is Outcome.REFUSED:
+            self.refused += 1
+        elif outcome is Outcome.FAILED:
+            self.failed += 1
+        else:
+            self.cancelled += 1
 
     @property
     def ended(self) -> int:
@@ -118,13 +125,11 @@ class Part:
 
 class Work:
     """An admitted request under the policies of `table`. `outputs` are the indices of those of the
-    contract's outputs that it wants; `slot` belongs to the wheel of deadlines."""
+    contract's outputs that it wants, `bytes` the size of its input; `slot` is the wheel's."""
 
     outcome: Outcome | None = None
     parts: Sequence[Part] = ()
     parts_left = 0
-    rows = 0
-    bytes = 0
     reserved_bytes = 0
     slot = 0
 
@@ -135,6 +140,8 @@ class Work:
         plan: "ModelPlan",
         variant: Variant,
         outputs: Sequence[int],
+        rows: int,
+        size: int,
     ) -> None:
         self.call = call
         self.body: InferenceRequest = call.body
@@ -142,6 +149,8 @@ class Work:
         self.plan = plan
         self.variant = variant
         self.outputs = outputs
+        self.rows = rows
+        self.bytes = size
         self.request_id = call.trace_id if self.body.id is UNSET else self.body.id
         self.received_s = call.received_s
         self.deadline_s = call.deadline_s
@@ -157,8 +166,6 @@ class Work:
         self.outcome = outcome
 
     def let_go(self) -> None:
-        """Drop what it held, so that nothing of it outlives its answer (and no cycle is left)."""
-        for part in self.parts:
-            part.batch = part.flow = part.asked = None
+        """Drop what it held, so that nothing of it outlives its answer and no cycle is left."""
         self.parts = ()
         self.call.on_cancel = None

@@ -12,10 +12,17 @@ from msgspec import UNSET, Raw
 from contracts.errors import MeshError
 from contracts.inference import InferenceRequest, Message, Sampling, Tensor
 from contracts.pack import TensorContract
-from services.orchestrator.admission import Input, check_form, check_identity, wanted_outputs
+from services.orchestrator.admission import (
+    check_form,
+    check_identity,
+    check_input,
+    divide,
+    wanted_outputs,
+)
 from services.orchestrator.batching import Window
 from services.orchestrator.execution import join
 from services.orchestrator.numbers import pack_numbers
+from services.orchestrator.request import Part
 from services.orchestrator.rows import count_rows, divide_rows
 from shared.access import Peer
 from tests.unit.services.orchestrator.making import (
@@ -37,9 +44,17 @@ def peer(*tenants: str, risk_level_min: int = 1) -> Peer:
     return Peer(1001, 1001, 1, frozenset({"client"}), frozenset(tenants), risk_level_min)
 
 
-def given_input(body: InferenceRequest, plan: Any = PLAN) -> Input:
-    """The request's input, checked."""
-    return Input(body, check_form(body), plan)
+def given_input(body: InferenceRequest, plan: Any = PLAN) -> tuple[int, int, list[Any]]:
+    """The request's rows, bytes and tensors, checked."""
+    return check_input(body, check_form(body), plan)
+
+
+def divided(body: InferenceRequest, plan: Any, window: Window) -> list[Part]:
+    """Its parts."""
+    rows, size, tensors = given_input(body, plan)
+    work = work_for(plan, body)
+    work.rows, work.bytes = rows, size
+    return divide(work, tensors, lambda _model: window)
 
 
 def refusal(body: InferenceRequest, plan: Any = PLAN) -> str:
@@ -135,8 +150,8 @@ def test_inputs_are_matched_by_name_and_must_agree_on_the_rows() -> None:
     plan = plan_for(two)
     a = tensor(name="a", shape=[2, 2], data=memoryview(floats(0, 1, 2, 3)))
     b = tensor(name="b", datatype="UINT8", shape=[2], data=[7, 8])
-    taken = given_input(request(inputs=[b, a]), plan)
-    assert (taken.rows, bytes(taken.tensors[1])) == (2, b"\x07\x08")
+    rows, size, tensors = given_input(request(inputs=[b, a]), plan)
+    assert (rows, size, bytes(tensors[1])) == (2, 18, b"\x07\x08")
     assert "takes 2 inputs, received 1" in refusal(request(inputs=[a]), plan)
     short = tensor(name="b", datatype="UINT8", shape=[1], data=[7])
     assert "input b is UINT8 [2]" in refusal(request(inputs=[a, short]), plan)
@@ -145,7 +160,7 @@ def test_inputs_are_matched_by_name_and_must_agree_on_the_rows() -> None:
 def test_rows_over_the_model_or_the_frame_are_refused() -> None:
     """At the limit of rows, one above it; an answer that no frame could carry."""
     plan = plan_for(contract(rows_max=4))
-    assert given_input(request(4), plan).rows == 4
+    assert given_input(request(4), plan)[0] == 4
     assert "takes 4 rows, received 5" in refusal(request(5), plan)
     wide = contract(outputs=[TensorContract(name="y", datatype="FP32", shape=[-1, 1_000_000])])
     assert "takes 3 rows, received 4" in refusal(request(4), plan_for(wide))
@@ -166,12 +181,12 @@ def test_parts_joined_are_the_request_again(rows: int, rows_max: int) -> None:
     """Tensors and raw rows are divided without loss, each part within the window."""
     window = Window(0.01, rows_max)
     body = request(rows)
-    parts = given_input(body).parts(work_for(PLAN, body), window)
+    parts = divided(body, PLAN, window)
     assert all(part.rows <= rows_max for part in parts)
     assert join([part.tensors[0] for part in parts]) == floats(*range(2 * rows))
     plan = plan_for(classifier())
     raw = rows_request(rows)
-    parts = given_input(raw, plan).parts(work_for(plan, raw), window)
+    parts = divided(raw, plan, window)
     decoded = [
         row
         for part in parts

@@ -10,7 +10,7 @@ from services.orchestrator.batching import (
     drop_rows,
     fits,
     leaves_at,
-    spans,
+    spans_of,
     windows_of,
 )
 from tests.unit.services.orchestrator.making import policy_set
@@ -44,7 +44,7 @@ def test_parts_cover_a_request_exactly_and_stay_within_the_window(
     rows: int, row_bytes: int, rows_max: int, bytes_max: int
 ) -> None:
     """Spans are contiguous from 0 to the end; each fits, or is a single row that is too long."""
-    divided = spans(rows, row_bytes, Window(0.01, rows_max, bytes_max))
+    divided = spans_of(rows, row_bytes, Window(0.01, rows_max, bytes_max))
     at = 0
     for start, count in divided:
         assert start == at
@@ -60,7 +60,7 @@ def test_cut_parts_joined_are_the_request(rows: int, row_bytes: int, rows_max: i
     data = bytes(index % 251 for index in range(rows * row_bytes))
     pieces = [
         cut(data, start, count, row_bytes)
-        for start, count in spans(rows, row_bytes, Window(0.01, rows_max))
+        for start, count in spans_of(rows, row_bytes, Window(0.01, rows_max))
     ]
     assert b"".join(pieces) == data
 
