@@ -18,7 +18,7 @@ from shared.home import AccessTable
 
 EVERY_TENANT = "*"
 EVERY_ROLE: frozenset[str] = frozenset(get_args(Role))
-_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid; Source: unix(7)
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; Source: unix(7)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,3 @@ def remaining_us(deadline_s: float, now_s: float) -> int:
 def share_deadline(deadline_s: float, now_s: float, share_s: float) -> float:
     """The deadline of one hop: its share from now, but no later than the request's own."""
     return min(deadline_s, now_s + share_s)
-
-
-def is_expired(deadline_s: float, now_s: float) -> bool:
-    """Whether nothing remains."""
-    return now_s >= deadline_s

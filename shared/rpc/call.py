@@ -48,7 +48,6 @@ class Call(msgspec.Struct, eq=False):
     are monotonic seconds. The handler may set `on_cancel`, which is called once after the caller
     cancelled or left (the call has ended by then: `reply` and `fail` do nothing any more), and
     `on_resume`, which is called when a reader that made `stream` return False has caught up.
-    `error_name` is how it ended, empty for an answer.
     """
 
     wire: Wire
@@ -63,7 +62,6 @@ class Call(msgspec.Struct, eq=False):
     wants_stream: bool
     ended: bool = False
     abandoned: bool = False
-    error_name: str = ""
     on_cancel: Callable[[], None] | None = None
     on_resume: Callable[[], None] | None = None
     sequence: int = 0

@@ -96,12 +96,6 @@ class Connection(asyncio.Protocol):
             self._awaits_flush = True
             self._flusher.add(self)
 
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes that the peer has not taken yet."""
-        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
-        return len(self.out) + waiting
-
     def flush(self) -> None:
         """Hand `out` to the transport."""
         self._awaits_flush = False

@@ -7,7 +7,7 @@ from contracts.types import Scalar
 
 @dataclass(slots=True)
 class Counters:
-    """Counts of one server; `connections`, `refusing` and `in_flight` are gauges.
+    """Counts of one server; `connections` and `in_flight` are gauges.
 
     received = answered + refused + failed + cancelled + in_flight. `refused`: before a handler saw
     it; `failed`: ended with an error by the handler, its deadline or a defect; `cancelled`: by the
@@ -15,7 +15,6 @@ class Counters:
     """
 
     connections: int = 0
-    refusing: int = 0
     in_flight: int = 0
     accepted: int = 0
     refused_connections: int = 0

@@ -31,7 +31,7 @@ class Entry:
 
     row: Method
     role: str
-    timeout_s: float
+    timeout_ms: int
     handler: Handler
     decode: Callable[[msgspec.Raw], Params]
     is_coroutine: bool
@@ -51,7 +51,7 @@ def dispatch_table(
         name: Entry(
             row=row,
             role=row.role,
-            timeout_s=row.budget.timeout_ms / 1_000,
+            timeout_ms=row.budget.timeout_ms,
             handler=every[name],
             decode=params_decoder(row),
             is_coroutine=inspect.iscoroutinefunction(every[name]),

@@ -113,15 +113,13 @@ class Link(Connection):
         params = (body, context) if context else (body,)
         try:
             codec.encode_into((0, msgid, row.name, params), out, -1)
+            codec.check_length(len(out) - mark)
+        except ValueError as error:
+            del out[mark:]
+            raise MeshError("INVALID_REQUEST", f"{row.name}: {error}") from None
         except BaseException:
             del out[mark:]
             raise
-        if len(out) - mark > frame_bytes_max:
-            length = len(out) - mark
-            del out[mark:]
-            raise MeshError(
-                "INVALID_REQUEST", f"{row.name}: {length} bytes, frame_bytes_max {frame_bytes_max}"
-            )
         self.waiting[msgid] = Waiting(method, on_answer, on_item)
         self.sent()
         return msgid

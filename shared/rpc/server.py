@@ -18,17 +18,17 @@ from shared.clock import SYSTEM, Clock
 from shared.rpc.call import DEFERRED, Call, Handler
 from shared.rpc.connection import Flusher
 from shared.rpc.dispatch import dispatch_table
-from shared.rpc.serving import DRAIN_OVER, ServerHooks, Serving, refusals_max
+from shared.rpc.serving import DRAIN_OVER, Serving, refusals_max
 from shared.rpc.session import Session
 from shared.wire.framing import HeldBytes
 
-__all__ = ["DEFERRED", "Call", "Handler", "Server", "ServerHooks"]
+__all__ = ["DEFERRED", "Call", "Handler", "Server"]
 
 descriptors_reserved = 512
-"""Kept for files, our own connections and `refusals_max` refusals below RLIMIT_NOFILE."""
+"""Kept for files, our own connections and `refusals_max` refusals below RLIMIT_NOFILE, but no more
+than half of it."""
 held_bytes_max = 128 * 1024 * 1024
-"""Of incomplete frames of all connections together: eight of the longest. While a frame is scanned
-it costs up to three times its bytes."""
+"""Of incomplete frames of all connections together: eight of the longest."""
 abort_s_max = 1.0
 """After an abort the loop reports the loss in its next turn; this bounds a broken loop."""
 
@@ -47,7 +47,6 @@ class Server:
         access: Access,
         clock: Clock = SYSTEM,
         connections_max: int = connections_max_default,
-        hooks: ServerHooks | None = None,
     ) -> None:
         self._table = dispatch_table(service, handlers, instance=instance)
         self._service = service
@@ -55,7 +54,6 @@ class Server:
         self._access = access
         self._clock = clock
         self._connections_max = connections_max
-        self._hooks = hooks
         self._serving: Serving | None = None
         self._listener: asyncio.Server | None = None
         self._left = asyncio.Event()
@@ -73,7 +71,6 @@ class Server:
             access=self._access,
             clock=self._clock,
             connections_max=connection_cap(self._connections_max),
-            hooks=self._hooks,
             loop=loop,
             flusher=Flusher(loop),
             held=HeldBytes(held_bytes_max),
@@ -142,7 +139,7 @@ def connection_cap(connections_max: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return connections_max
-    return max(1, min(connections_max, soft - descriptors_reserved))
+    return min(connections_max, soft - min(descriptors_reserved, soft // 2))
 
 
 def _may_unlink(loop: asyncio.AbstractEventLoop) -> bool:

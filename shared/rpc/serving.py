@@ -6,7 +6,7 @@ Sessions are kept in the order in which they came, so the oldest is the first.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from contracts.errors import MeshError
 from shared.access import Access
@@ -18,7 +18,7 @@ from shared.rpc.dispatch import Entry
 from shared.wire.framing import HeldBytes
 
 if TYPE_CHECKING:
-    from shared.rpc.session import Session
+    from shared.rpc.answers import Answers
 
 refusals_max = 128
 """Connections over the cap that wait for their first request to be refused; one more is dropped."""
@@ -28,13 +28,6 @@ pressure_share = 0.9
 """Of connections_max: above it every newcomer makes the oldest session go away."""
 pressure_age_s_min = 10.0
 """A younger session is left alone: clients that come back at once must not chase each other."""
-
-
-class ServerHooks(Protocol):
-    """What a service may listen to."""
-
-    def ended(self, call: Call) -> None:
-        """A call ended; `call.error_name` is empty when it was answered. Must be quick."""
 
 
 @dataclass(slots=True)
@@ -47,16 +40,15 @@ class Serving:
     access: Access
     clock: Clock
     connections_max: int
-    hooks: ServerHooks | None
     loop: asyncio.AbstractEventLoop
     flusher: Flusher
     held: HeldBytes
     on_left: Callable[[], None]
     counters: Counters = field(default_factory=Counters)
-    sessions: "dict[Session, None]" = field(default_factory=dict)
-    refusing: "dict[Session, None]" = field(default_factory=dict)
+    sessions: "dict[Answers, None]" = field(default_factory=dict)
+    refusing: "dict[Answers, None]" = field(default_factory=dict)
 
-    def admit(self, session: "Session") -> bool:
+    def admit(self, session: "Answers") -> bool:
         """Take a new connection in; False: it is over the cap and only there to be told so."""
         self.counters.accepted += 1
         if len(self.sessions) >= self.connections_max:
@@ -68,7 +60,7 @@ class Serving:
             self._relieve(session.since_s)
         return True
 
-    def leave(self, session: "Session") -> None:
+    def leave(self, session: "Answers") -> None:
         """A connection is gone."""
         if session in self.sessions:
             del self.sessions[session]
@@ -89,7 +81,7 @@ class Serving:
         text = f"{call.row.name}: the deadline of {allowed_ms} ms passed in {self.instance}"
         return MeshError("DEADLINE_EXCEEDED", text, details={"hop": self.instance})
 
-    def _refuse(self, session: "Session") -> None:
+    def _refuse(self, session: "Answers") -> None:
         self.counters.refused_connections += 1
         if len(self.refusing) >= refusals_max:
             session.abort(CONNECTION_CAP)
@@ -97,7 +89,7 @@ class Serving:
         self.refusing[session] = None
         self.loop.call_later(refusal_s_max, self._drop_refused, session)
 
-    def _drop_refused(self, session: "Session") -> None:
+    def _drop_refused(self, session: "Answers") -> None:
         if session in self.refusing:
             session.abort(CONNECTION_CAP)
 

@@ -7,7 +7,7 @@ name cut to a bound. Among duplicate keys of a map the last one wins. No I/O.
 import re
 import struct
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -52,11 +52,11 @@ decode_addressed = msgspec.msgpack.Decoder(Addressed).decode
 _decode_context_only = msgspec.msgpack.Decoder(_ContextOnly).decode
 
 
-class Params(msgspec.Struct, frozen=True, array_like=True):
-    """`[body]` or `[body, context]`; each method has its own subclass with the body's type."""
+class Params(Protocol):
+    """`[body]` or `[body, context]`; each method has a struct with the body's type."""
 
     body: Any
-    context: Context = NO_CONTEXT
+    context: Context
 
 
 def params_decoder(row: Method) -> Callable[[msgspec.Raw], Params]:
@@ -115,9 +115,10 @@ def check_type(message: Any, contract: type[Any] | None) -> None:
         raise TypeError(f"{type(message).__name__} where {contract} is declared")
 
 
-def too_long(length: int) -> ValueError:
-    """The error of a frame that the peer would refuse."""
-    return ValueError(f"message is {length} bytes, frame_bytes_max is {frame_bytes_max}")
+def check_length(length: int) -> None:
+    """Raises ValueError for a message that the peer would refuse."""
+    if length > frame_bytes_max:
+        raise ValueError(f"message is {length} bytes, frame_bytes_max is {frame_bytes_max}")
 
 
 def encode_failure(msgid: int, error: MeshError, trace_id: str) -> bytes:

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from shared.deadline import (
     deadline_after,
-    is_expired,
     remaining_ms,
     remaining_us,
     share_deadline,
@@ -43,8 +42,3 @@ def test_a_hop_gets_its_share_but_no_more_than_remains(
     assert hop_s <= deadline_s
     assert hop_s <= now_s + share_s
     assert hop_s in (deadline_s, now_s + share_s)
-
-
-def test_expiry_includes_the_deadline_itself() -> None:
-    """At the deadline nothing remains."""
-    assert [is_expired(10.0, now_s) for now_s in (9.999, 10.0, 10.001)] == [False, True, True]

@@ -13,7 +13,7 @@ from shared.clock import ManualClock
 from shared.rpc.call import DEFERRED, Call, Handler
 from shared.rpc.connection import Connection, Flusher
 from shared.rpc.dispatch import dispatch_table
-from shared.rpc.serving import ServerHooks, Serving
+from shared.rpc.serving import Serving
 from shared.rpc.session import Session
 from shared.wire.framing import HeldBytes
 
@@ -221,7 +221,6 @@ class Stage:
         *,
         roles: frozenset[str] = EVERY_ROLE,
         connections_max: int = 100,
-        hooks: ServerHooks | None = None,
         service: str = "orchestrator",
     ) -> None:
         self.loop: Any = FakeLoop()
@@ -237,7 +236,6 @@ class Stage:
             access=access,
             clock=self.clock,
             connections_max=connections_max,
-            hooks=hooks,
             loop=self.loop,
             flusher=Flusher(self.loop),
             held=HeldBytes(1 << 30),

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
+from shared.rpc.answers import goaway_grace_s
 from shared.rpc.serving import (
     CONNECTION_CAP,
     pressure_age_s_min,
     refusal_s_max,
     refusals_max,
 )
-from shared.rpc.session import goaway_grace_s
 from tests.unit.shared.rpc.fakes import Held, Stage, request
 
 BODY = {"model_name": "tiny", "text": ["a"]}

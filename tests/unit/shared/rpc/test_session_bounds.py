@@ -6,13 +6,11 @@ import msgpack
 import msgspec
 import pytest
 
-from contracts.errors import MeshError
 from contracts.inference import StreamItem
 from contracts.limits import frame_objects_max, stream_pause_bytes, write_buffer_bytes_max
-from shared.rpc.call import Call
 from shared.rpc.connection import SLOW_READER, turn_frames_max
 from shared.wire.walk import slice_work
-from tests.unit.shared.rpc.fakes import Held, Stage, notification, request
+from tests.unit.shared.rpc.fakes import Held, Stage, request
 
 BODY = {"model_name": "tiny", "text": ["a"]}
 ANSWER = msgspec.Raw(msgpack.packb({"answer": 1}))
@@ -135,24 +133,6 @@ def test_many_messages_of_a_chunk_share_the_loop_with_others() -> None:
     stage.loop.turn()
     assert [m[1] for m in transport.messages()] == [turn_frames_max * 2]
     assert not transport.is_paused
-
-
-def test_hooks_hear_of_every_end() -> None:
-    """With the name of the error, or nothing."""
-    ended: list[tuple[int, str]] = []
-
-    class Hooks:
-        def ended(self, call: Call) -> None:
-            """Remember it."""
-            ended.append((call.msgid, call.error_name))
-
-    held = Held()
-    stage = Stage({"infer": held}, hooks=Hooks())
-    session, _ = stage.connect()
-    session.data_received(request(1, "ping") + request(2, "infer", BODY))
-    session.data_received(request(3, "infer", BODY) + notification("cancel", 3))
-    held.calls[0].fail(MeshError("MODEL_UNKNOWN", "x"))
-    assert ended == [(1, ""), (3, "CANCELLED"), (2, "MODEL_UNKNOWN")]
 
 
 def test_a_bomb_by_count_closes_the_connection_after_a_few_turns() -> None:
