@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from typing import Literal
 
 from contracts.distribution import Acknowledge, Position
-from contracts.limits import prepare_timeout_s
+from contracts.limits import prepare_timeout_s, stale_after_s
 from contracts.types import UNSET
 
 Phase = Literal["preparing", "appending", "activating", "done", "rejected"]
 
-activate_timeout_s = prepare_timeout_s
-"""How long the answer to an operator waits for `active`; a slower instance is fenced, not lost."""
+activate_timeout_s = stale_after_s
+"""How long the answer to an operator waits for `active`: whoever is silent for longer is stale. A
+slower instance is fenced, not lost."""
 
 
 class Push:

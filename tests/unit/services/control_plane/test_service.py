@@ -15,6 +15,7 @@ from contracts.distribution import Acknowledge, Position
 from contracts.errors import MeshError
 from contracts.policies import BatchingPolicy, BatchingSpec, PolicySet, RoutePolicy, RouteSpec
 from contracts.types import UNSET, Empty
+from services.control_plane import push
 from services.control_plane.chain import hash_of
 from services.control_plane.first_policies import FirstPoliciesError
 from shared.policy_steps import compare
@@ -139,10 +140,11 @@ async def test_an_instance_that_dies_before_it_is_valid_rejects(plane: Any, unti
 
 
 async def test_one_that_misses_the_activation_is_fenced_until_it_has_it(
-    plane: Any, until: Any
+    plane: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It said valid and no more: the commit stands, the answer names it, and what it gets when it
     comes back is the version in force."""
+    monkeypatch.setattr(push, "activate_timeout_s", 0.1)
     good = await plane.follow("orchestrator")
     puppet = await plane.puppet("model_runtime", "model_runtime.0-slow")
 
