@@ -50,7 +50,10 @@ class Stopped(Message, frozen=True):
 
 
 class Promote(Message, frozen=True):
-    """Supervisor: the predecessor is gone or has stopped accepting; accept."""
+    """Supervisor: the predecessor is gone or has stopped accepting; accept. `trace_id` names the
+    operation that asks for it."""
+
+    trace_id: str
 
 
 class Stop(Message, frozen=True):

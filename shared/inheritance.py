@@ -19,7 +19,8 @@ facts_bytes_max = 1024 * 1024
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything but descriptors. `table` is the service's encoded part of `mortise.toml`;
-    `started_us` the monotonic instant of the spawn."""
+    `started_us` the monotonic instant of the spawn; `trace_id` names the operation (a start, a
+    restart, a replacement) that this life belongs to."""
 
     supervisor_pid: int
     service: str
@@ -34,6 +35,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     infra: str
     standby: bool
     started_us: int
+    trace_id: str
     restarts: int
     drain_s: float
     log_bytes_max: int

@@ -41,6 +41,7 @@ class Life:
         self._drain_asked = asyncio.Event()
         self._fatal: BaseException | None = None
         self._is_active = False
+        self._trace_id = inherited.facts.trace_id
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -76,7 +77,12 @@ class Life:
             durations_s["start"] = self._clock.monotonic() - begun_s
         self._channel.send(Ready(durations_s))
         self._environment.startup.on_add = lambda: self._channel.send(Durations(durations_s))
-        log.info("ready", standby=self._environment.standby, durations_s=durations_s)
+        log.info(
+            "ready",
+            trace_id=self._trace_id,
+            standby=self._environment.standby,
+            durations_s=durations_s,
+        )
 
     async def _activate(self) -> None:
         """Accept connections from now on."""
@@ -90,6 +96,7 @@ class Life:
 
     def _on_message(self, message: Message) -> None:
         if isinstance(message, Promote) and not self._is_active:
+            self._trace_id = message.trace_id
             self._spawn_promotion()
         elif isinstance(message, Stop):
             self._server.stop_accepting()
@@ -105,7 +112,7 @@ class Life:
     async def _promote(self) -> None:
         await self._activate()
         self._channel.send(Promoted())
-        log.info("promoted")
+        log.info("promoted", trace_id=self._trace_id)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

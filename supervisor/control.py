@@ -17,6 +17,7 @@ import msgspec
 from shared import logs
 from shared.clock import Clock
 from shared.home import Home
+from shared.rpc.call import new_trace_id
 from supervisor.mesh import Mesh
 from supervisor.status import status_of
 
@@ -95,9 +96,11 @@ class Control:
         if slot is None:
             known = ", ".join(place.spec.label for place in self._mesh.slots)
             return {"error": f"no child {command.service} {command.index}; there are: {known}"}
-        log.info("restart_asked", child=slot.spec.label)
-        reason = await self._mesh.replace(slot)
+        trace_id = new_trace_id()
+        log.info("restart_asked", trace_id=trace_id, child=slot.spec.label)
+        reason = await self._mesh.replace(slot, trace_id)
         if reason is not None:
+            log.error("restart_failed", trace_id=trace_id, child=slot.spec.label, reason=reason)
             return {"error": f"{slot.spec.label} was not replaced: {reason}"}
         return {"restarted": slot.spec.label, "pid": slot.active.pid if slot.active else 0}
 

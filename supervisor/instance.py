@@ -95,11 +95,11 @@ class Instance:
         self.reason = reason
         self._leave()
 
-    def promote(self) -> None:
-        """Tell a ready standby to accept from now on."""
+    def promote(self, trace_id: str) -> None:
+        """Tell a ready standby to accept from now on; `trace_id` names the operation."""
         assert self.state == "ready", "only a ready standby is promoted"
         self.accepting, self.answered_s = True, self._clock.monotonic()
-        self._send(Promote())
+        self._send(Promote(trace_id))
 
     def stop_accepting(self) -> None:
         """Tell the active one that a successor stands ready."""

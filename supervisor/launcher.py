@@ -40,16 +40,14 @@ class Surroundings:
     inherited: Mapping[str, str]
     jemalloc: str | None
 
-    def facts(
-        self, spec: ChildSpec, identity: str, clock: Clock, standby: bool, count: int
-    ) -> Facts:
+    def facts(self, spec: ChildSpec, birth: "Birth", started_us: int) -> Facts:
         """The facts for one life of a child."""
         limits = self.config.supervisor
         return Facts(
             supervisor_pid=os.getpid(),
             service=spec.service,
             index=spec.index,
-            instance=identity,
+            instance=birth.identity,
             home=str(self.home),
             run_dir=str(self.run_dir),
             table=msgspec.Raw(msgspec.msgpack.encode(self.config.table(spec.service))),
@@ -57,13 +55,25 @@ class Surroundings:
             replicas_max=self.config.runtime.replicas_max,
             access=self.config.access,
             infra=self.infra,
-            standby=standby,
-            started_us=clock.monotonic_us(),
-            restarts=count,
+            standby=birth.is_standby,
+            started_us=started_us,
+            trace_id=birth.trace_id,
+            restarts=birth.restarts,
             drain_s=spec.drain_s,
             log_bytes_max=limits.log_mib_max * 1024 * 1024,
             log_files_max=limits.log_files_max,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What distinguishes one life: its instance id, its role, how many ended before it, and the
+    operation it belongs to."""
+
+    identity: str
+    is_standby: bool
+    restarts: int
+    trace_id: str
 
 
 class Launcher:
@@ -82,18 +92,20 @@ class Launcher:
         *,
         standby: bool,
         restarts: int,
+        trace_id: str,
         on_change: Callable[[Instance], None],
     ) -> Instance | None:
         """A new instance in state starting; None when no process could be made now."""
+        birth = Birth(instance_id(spec.service, spec.index), standby, restarts, trace_id)
         stderr = StderrPipe(spec.label)
         instance = Instance(
             label=spec.label,
-            identity=instance_id(spec.service, spec.index),
+            identity=birth.identity,
             is_standby=standby,
             clock=self._clock,
             stderr=stderr,
         )
-        facts = self.surroundings.facts(spec, instance.identity, self._clock, standby, restarts)
+        facts = self.surroundings.facts(spec, birth, self._clock.monotonic_us())
         ours, theirs = pair()
         channel = Channel(
             ours,

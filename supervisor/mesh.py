@@ -35,7 +35,12 @@ class Mesh:
     """
 
     def __init__(
-        self, spec: MeshSpec, surroundings: Surroundings, listeners: Listeners, clock: Clock
+        self,
+        spec: MeshSpec,
+        surroundings: Surroundings,
+        listeners: Listeners,
+        clock: Clock,
+        trace_id: str,
     ) -> None:
         self.spec = spec
         self.started_s = clock.monotonic()
@@ -51,11 +56,12 @@ class Mesh:
                 launcher=self._launcher,
                 intensity=spec.intensity,
                 clock=clock,
+                trace_id=trace_id,
                 on_change=self._on_change,
             )
             for child in spec.children
         ]
-        self.template = self._make_template()
+        self.template = self._make_template(trace_id)
         self.probes = {slot.spec.label: self._make_probe(slot, surroundings) for slot in self.slots}
         self._watch = Watch(
             spec.patience, self.slots, self.template, self._launcher, self._reaper, clock
@@ -98,9 +104,11 @@ class Mesh:
         health = None if edge is None else self.health(edge)
         return health is not None and health.ready
 
-    async def replace(self, slot: Slot) -> str | None:
+    async def replace(self, slot: Slot, trace_id: str) -> str | None:
         """Planned replacement of one child; None, or why it did not succeed."""
+        slot.trace_id = trace_id
         if slot.spec.is_forked and self.template is not None:
+            self.template.trace_id = trace_id
             reason = await self._renew_template(self.template)
             if reason is not None:
                 return reason
@@ -115,7 +123,7 @@ class Mesh:
             await probe.close()
         self._reaper.close()
 
-    def _make_template(self) -> Template | None:
+    def _make_template(self, trace_id: str) -> Template | None:
         if self.spec.template is None:
             return None
         return Template(
@@ -124,6 +132,7 @@ class Mesh:
             reaper=self._reaper,
             intensity=self.spec.intensity,
             clock=self._clock,
+            trace_id=trace_id,
             on_ready=self._on_template_ready,
         )
 

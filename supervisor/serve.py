@@ -14,6 +14,7 @@ from shared import infrastructure, inheritance, logs
 from shared.clock import SYSTEM
 from shared.home import Config, Home
 from shared.log_files import LogFile
+from shared.rpc.call import new_trace_id
 from supervisor import control, scrape
 from supervisor.announce import Announcer, Say
 from supervisor.control import Control
@@ -125,14 +126,15 @@ async def _supervise(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: log.info("hangup_ignored"))
-    mesh = Mesh(spec, surroundings, listeners, SYSTEM)
+    trace_id = new_trace_id()
+    mesh = Mesh(spec, surroundings, listeners, SYSTEM, trace_id)
     commands = Control(mesh, home, SYSTEM, stop.set)
     metrics = Scrape(mesh)
     paths = [home.run_dir / control.NAME, home.run_dir / scrape.NAME]
     try:
         await commands.start(bind(paths[0]))
         await metrics.start(bind(paths[1]), surroundings.config.supervisor.metrics)
-        log.info("supervisor_started", pid=os.getpid(), infra=surroundings.infra)
+        log.info("supervisor_started", trace_id=trace_id, pid=os.getpid(), infra=surroundings.infra)
         announcer = Announcer(say)
         mesh.on_answer, mesh.on_template = announcer.answered, announcer.forks
         mesh.start()
@@ -140,7 +142,7 @@ async def _supervise(
         if stop.is_set():
             return 0
         if reason is not None:
-            log.error("start_failed", reason=reason)
+            log.error("start_failed", trace_id=trace_id, reason=reason)
             announcer.failed(mesh, home, reason)
             return 1
         announcer.ready(mesh, home, SYSTEM.monotonic() - mesh.started_s)
@@ -148,13 +150,14 @@ async def _supervise(
         await stop.wait()
         return 0
     finally:
-        log.info("draining")
+        trace_id = new_trace_id()
+        log.info("draining", trace_id=trace_id)
         await mesh.drain()
         await commands.close()
         metrics.close()
         for path in paths:
             path.unlink(missing_ok=True)
-        log.info("stopped")
+        log.info("stopped", trace_id=trace_id)
 
 
 def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

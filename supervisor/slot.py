@@ -11,6 +11,7 @@ from typing import Literal
 
 from shared import logs
 from shared.clock import Clock
+from shared.rpc.call import new_trace_id
 from supervisor.instance import Instance, wait_for
 from supervisor.launcher import Launcher
 from supervisor.restart import Intensity, Restarts
@@ -27,7 +28,8 @@ Condition = Literal["up", "starting", "waiting", "degraded", "stopped"]
 class Slot:
     """Keeps one child of the mesh alive. Every method runs on the loop.
 
-    `on_change` is told of each change of any of its instances.
+    `on_change` is told of each change of any of its instances. `trace_id` names the operation that
+    goes on here: the start, what follows an exit, or a replacement.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Slot:
         launcher: Launcher,
         intensity: Intensity,
         clock: Clock,
+        trace_id: str,
         on_change: "Callable[[Slot, Instance], None]",
     ) -> None:
         self.spec = spec
@@ -46,6 +49,7 @@ class Slot:
         self.standby_restarts = Restarts(intensity)
         self.last_ending = ""
         self.last_words: list[str] = []
+        self.trace_id = trace_id
         self._leaving: list[Instance] = []
         self._launcher, self._clock, self._on_change = launcher, clock, on_change
         self._active_due_s = self._standby_due_s = self._retry_at_s = 0.0
@@ -107,7 +111,12 @@ class Slot:
                 continue
             if restarts.is_stable(now_s - instance.ready_s):
                 restarts.recovered()
-                log.info("child_recovered", child=self.spec.label, pid=instance.pid)
+                log.info(
+                    "child_recovered",
+                    trace_id=self.trace_id,
+                    child=self.spec.label,
+                    pid=instance.pid,
+                )
 
     def start_successor(self) -> Instance | None:
         """A standby with today's code in place of the one there is; None when none can start."""
@@ -170,7 +179,11 @@ class Slot:
 
     def _start(self, *, standby: bool) -> Instance | None:
         instance = self._launcher.start(
-            self.spec, standby=standby, restarts=self.restarts.count, on_change=self._changed
+            self.spec,
+            standby=standby,
+            restarts=self.restarts.count,
+            trace_id=self.trace_id,
+            on_change=self._changed,
         )
         if instance is None:
             self._retry_at_s = self._clock.monotonic() + _retry_s
@@ -180,9 +193,10 @@ class Slot:
         assert self.standby is not None, "there is somebody to promote"
         self.active, self.standby = self.standby, None
         self._standby_due_s = max(self._standby_due_s, self._clock.monotonic() + standby_delay_s)
-        self.active.promote()
+        self.active.promote(self.trace_id)
         log.info(
             "standby_promoted",
+            trace_id=self.trace_id,
             child=self.spec.label,
             pid=self.active.pid,
             child_instance=self.active.identity,
@@ -192,7 +206,13 @@ class Slot:
         if instance.state == "gone":
             self._left(instance)
         elif instance.state == "ready" and instance is self.standby:
-            log.info("standby_ready", child=self.spec.label, pid=instance.pid)
+            log.info(
+                "standby_ready",
+                trace_id=self.trace_id,
+                child=self.spec.label,
+                pid=instance.pid,
+                child_instance=instance.identity,
+            )
         self.fill()
         self._on_change(self, instance)
 
@@ -215,8 +235,10 @@ class Slot:
             self.standby = None
         self._standby_due_s = now_s + max(delay_s, standby_delay_s)
         if not self._is_closed:
+            self.trace_id = new_trace_id()
             log.error(
                 "child_exited",
+                trace_id=self.trace_id,
                 child=self.spec.label,
                 pid=instance.pid,
                 child_instance=instance.identity,

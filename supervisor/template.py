@@ -13,8 +13,9 @@ from dataclasses import replace
 from shared import logs
 from shared.channel import Channel, pair
 from shared.clock import Clock
+from shared.rpc.call import new_trace_id
 from supervisor.instance import Instance
-from supervisor.launcher import Launcher
+from supervisor.launcher import Birth, Launcher
 from supervisor.liveness import Patience, judge
 from supervisor.reaper import Reaper
 from supervisor.restart import Intensity, Restarts
@@ -36,6 +37,7 @@ class Template:
         reaper: Reaper,
         intensity: Intensity,
         clock: Clock,
+        trace_id: str,
         on_ready: Callable[[Instance], None],
     ) -> None:
         self.spec = spec
@@ -43,6 +45,7 @@ class Template:
         self.restarts = Restarts(intensity)
         self.last_ending = ""
         self.last_words: list[str] = []
+        self.trace_id = trace_id
         self._launcher, self._reaper, self._clock = launcher, reaper, clock
         self._on_ready = on_ready
         self._is_closed = False
@@ -62,7 +65,11 @@ class Template:
             stderr=stderr,
         )
         around = self._launcher.surroundings
-        facts = around.facts(self.spec, NAME, self._clock, True, self.restarts.count)
+        facts = around.facts(
+            self.spec,
+            Birth(NAME, True, self.restarts.count, self.trace_id),
+            self._clock.monotonic_us(),
+        )
         ours, theirs = pair()
         with theirs:
             pid = self._launcher.execute(
@@ -121,7 +128,12 @@ class Template:
     def _changed(self, instance: Instance) -> None:
         now_s = self._clock.monotonic()
         if instance.state == "ready":
-            log.info("template_ready", pid=instance.pid, durations_s=instance.durations_s)
+            log.info(
+                "template_ready",
+                trace_id=self.trace_id,
+                pid=instance.pid,
+                durations_s=instance.durations_s,
+            )
             self._on_ready(instance)
         elif instance.state == "gone":
             self.instance = None
@@ -133,8 +145,13 @@ class Template:
                 return
             delay_s = self.restarts.exited(now_s, random.random())
             if not self._is_closed:
+                self.trace_id = new_trace_id()
                 log.error(
-                    "template_exited", pid=instance.pid, ending=self.last_ending, delay_s=delay_s
+                    "template_exited",
+                    trace_id=self.trace_id,
+                    pid=instance.pid,
+                    ending=self.last_ending,
+                    delay_s=round(delay_s, 3),
                 )
                 asyncio.get_running_loop().call_later(delay_s, self.start)
 

@@ -205,6 +205,25 @@ def test_children_are_hardened(mesh: ToyMesh) -> None:
         assert session == str(pid)
 
 
+def test_records_of_an_operation_share_its_trace_id(mesh: ToyMesh) -> None:
+    """From an exit to the next standby, and from a restart to its end: one trace id leads through
+    the records of the supervisor and of the service."""
+    mesh.wait_whole()
+    pid = mesh.child("orchestrator")["pid"]
+    kill(pid, signal.SIGKILL)
+    mesh.wait_for(lambda: mesh.child("orchestrator")["pid"] not in (0, pid))
+    mesh.wait_whole()
+
+    def events(trace_id: str) -> list[str]:
+        records = mesh.records("supervisor") + mesh.records("orchestrator")
+        return [record["event"] for record in records if record.get("trace_id") == trace_id]
+
+    exits = [row for row in mesh.records("supervisor") if row["event"] == "child_exited"]
+    trace_id = next(row["trace_id"] for row in exits if row["pid"] == pid)
+    wanted = {"child_exited", "standby_promoted", "standby_ready", "promoted", "ready"}
+    mesh.wait_for(lambda: wanted <= set(events(trace_id)))
+
+
 def test_stop_drains_and_leaves_nothing(mesh: ToyMesh) -> None:
     """`stop` ends every process and removes every socket; runs last in this module."""
     mesh.wait_whole()

@@ -22,7 +22,8 @@ def test_facts_survive_the_way_down() -> None:
         supervisor_pid=1, service="model_runtime", index=0, instance="model_runtime.0-00",
         home="/h", run_dir="/h/r", table=msgspec.Raw(msgspec.msgpack.encode(table)), replicas=1,
         replicas_max=2, access={"7": AccessTable(roles=["client"])}, infra="sha256:0",
-        standby=True, started_us=5, restarts=3, drain_s=5.0, log_bytes_max=10, log_files_max=2,
+        standby=True, started_us=5, trace_id="t", restarts=3, drain_s=5.0,
+        log_bytes_max=10, log_files_max=2,
     )  # fmt: skip
     arrived = decode_facts(encode_facts(facts))
     assert arrived.access == facts.access
