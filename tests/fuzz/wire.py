@@ -30,6 +30,7 @@ from tests.integration.wire.toy import Toy
 BATCH_FRAMES = 500
 BREAKING_SENT_EVERY = 20
 """Of the frames that end a connection, one in so many is sent: a connection costs 20 frames."""
+PROGRESS_FRAMES = 500_000
 RSS_GROWTH_BYTES_MAX = 64 * 1024 * 1024
 STALL_MS_MAX = 50.0
 LAST_MSGID = 4_000_000_000
@@ -65,6 +66,8 @@ class Fuzzer:
             except AssertionError as error:
                 error.add_note(f"repeat with --seed {self.seed} --batch {batch}")
                 raise
+            if self.tally.frames % PROGRESS_FRAMES == 0:
+                print(f"{self.tally.frames:,} frames", file=sys.stderr, flush=True)
         self.check_server()
 
     def run_batch(self, batch: int, size: int = BATCH_FRAMES) -> None:
