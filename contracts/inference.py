@@ -131,17 +131,21 @@ class InferenceRequest(Strict, frozen=True, kw_only=True):
 
         Raises INVALID_REQUEST unless it is exactly one, and for an `attention_mask` without ids.
         """
-        values = (self.inputs, self.rows, self.text, self.input_ids, self.messages)
-        if values.count(UNSET) != len(values) - 1:
+        is_given = (
+            self.inputs is not UNSET,
+            self.rows is not UNSET,
+            self.text is not UNSET,
+            self.input_ids is not UNSET,
+            self.messages is not UNSET,
+        )
+        if is_given.count(True) != 1:
             given = [name for name in FORMS if getattr(self, name) is not UNSET]
             received = ", ".join(given) or "none"
             raise MeshError(
                 "INVALID_REQUEST",
                 f"exactly one of {', '.join(FORMS)} is expected, received {received}",
             )
-        for form, value in zip(FORMS, values, strict=True):
-            if value is not UNSET:
-                break
+        form = FORMS[is_given.index(True)]
         if self.attention_mask is not UNSET and form != "input_ids":
             raise MeshError("INVALID_REQUEST", "attention_mask goes with input_ids only")
         return form
