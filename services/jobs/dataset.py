@@ -15,7 +15,7 @@ from contracts.errors import MeshError
 from contracts.features import Dtype
 from contracts.pack import ColumnEncoder
 from services.jobs.training_config import LabelTable, SplitTable, ViewTable
-from services.model_runtime.encoding import Column, Encoding
+from services.model_runtime.encoding import Columns, Encoding
 from services.model_runtime.mapping import Array
 
 null_flag_share_min = 0.01
@@ -58,12 +58,14 @@ def make_dataset(
     excluded = len(outcome) - pc.sum(known).as_py()
     features, outcome = features.filter(known), outcome.filter(known)
     parts = _split(event_time.filter(known), split)
-    names = [name for name in fields if name not in view.unused]
-    columns = {name: to_column(features[name], fields[name]) for name in names}
     encoders = tuple(
-        _fit(name, columns[name], parts[0], is_category=name in view.categories) for name in names
+        _fit(name, features[name], parts[0], is_category=name in view.categories)
+        for name in fields
+        if name not in view.unused
     )
-    numbers, categories = Encoding(encoders, fields).encode(columns, len(outcome))
+    encoding = Encoding(encoders, fields)
+    columns = to_columns(features, encoding)
+    numbers, categories = encoding.encode(columns, len(outcome))
     is_then = outcome.to_numpy() > label.above
     then, otherwise = labels.index(label.then), labels.index(label.otherwise)
     return Dataset(
@@ -78,12 +80,21 @@ def make_dataset(
     )
 
 
-def to_column(values: pa.ChunkedArray, dtype: Dtype) -> Column:
-    """An Arrow column as the encoders take it."""
-    present = None if values.null_count == 0 else pc.is_valid(values).to_numpy()
-    if dtype == "string":
-        return Column(values.to_pylist(), present)
-    return Column(values.fill_null(False if dtype == "bool" else 0).to_numpy(), present)
+def to_columns(features: pa.Table, encoding: Encoding) -> Columns:
+    """Arrow features as the encoders take them."""
+    numeric = [features[name] for name in encoding.numeric]
+    present = np.stack([pc.is_valid(column).to_numpy() for column in numeric])
+    return Columns(
+        numbers=np.stack([_floats(column) for column in numeric]),
+        present=None if present.all() else present,
+        texts=[features[name].to_pylist() for name in encoding.texts],
+    )
+
+
+def _floats(column: pa.ChunkedArray) -> Array:
+    """FP64, with 0 for a null."""
+    floats: Array = column.cast(pa.float64()).fill_null(0.0).to_numpy()
+    return floats
 
 
 def _split(event_time: pa.ChunkedArray, split: SplitTable) -> tuple[Array, Array, Array]:
@@ -101,19 +112,17 @@ def _split(event_time: pa.ChunkedArray, split: SplitTable) -> tuple[Array, Array
     return train, validate, report
 
 
-def _fit(name: str, column: Column, train: Array, *, is_category: bool) -> ColumnEncoder:
-    used = train if column.present is None else train & column.present
+def _fit(name: str, column: pa.ChunkedArray, train: Array, *, is_category: bool) -> ColumnEncoder:
+    """The encoder of one field, from the training rows where it has a value."""
+    used = column.filter(pa.array(train)).drop_null()
     if is_category:
-        values = np.asarray(column.values)[used]
-        return ColumnEncoder(
-            field=name, kind="category", values=[str(value) for value in np.unique(values)]
-        )
-    numbers = np.asarray(column.values)[used].astype(np.float64)
-    null_share = 1 - len(numbers) / train.sum()
+        values = sorted(used.unique().to_pylist())
+        return ColumnEncoder(field=name, kind="category", values=[str(value) for value in values])
+    numbers = _floats(used)
     return ColumnEncoder(
         field=name,
         kind="standard",
         mean=float(numbers.mean()) if len(numbers) else 0.0,
         deviation=(float(numbers.std()) if len(numbers) else 0.0) or 1.0,
-        null_flag=bool(null_share > null_flag_share_min),
+        null_flag=bool(1 - len(numbers) / train.sum() > null_flag_share_min),
     )

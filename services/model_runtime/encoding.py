@@ -1,10 +1,10 @@
 """Features → network inputs, as the pack's encoders say. Vectorised; the training job uses the
 same code, so what is served is what was trained.
 
-Columns are whole-batch arrays; nothing here runs per row in Python.
+Nothing here runs per row in Python.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -17,15 +17,20 @@ from services.model_runtime.mapping import Array
 
 UNKNOWN = 0
 """The index of a category that training did not see, and of a null."""
+exact_integer_max = 2**53
+"""Integers travel as FP64, which holds every one up to here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One feature of n rows. `values`: FP64, INT64 or BOOL array, or for strings a list.
-    `present`: booleans, or None when every row has a value."""
+class Columns:
+    """The fields of n rows that the encoders use, in the order of `Encoding.numeric` and
+    `Encoding.texts`. `numbers`: FP64 [numeric, n], integers and booleans included; what stands in
+    a null's place does not matter. `present`: booleans [numeric, n], None when nothing is null.
+    `texts`: a sequence of n strings, or None for a null, per text field."""
 
-    values: Array | Sequence[str | None]
-    present: Array | None = None
+    numbers: Array
+    present: Array | None
+    texts: Sequence[Sequence[str | None]]
 
 
 def input_shapes(manifest: Manifest) -> list[TensorContract]:
@@ -44,8 +49,8 @@ def input_shapes(manifest: Manifest) -> list[TensorContract]:
 class Encoding:
     """The encoders of one pack over a view's fields.
 
-    numbers [n, D + flags]: the standardised fields in encoder order, then one 0/1 per encoder
-    with a null flag. categories [n, K]: one index per category, in encoder order.
+    numbers FP32 [n, D + flags]: the standardised fields in encoder order, a null as 0, then one
+    0/1 per encoder with a null flag. categories INT64 [n, K]: one index each, in encoder order.
     """
 
     def __init__(self, encoders: Sequence[ColumnEncoder], fields: Mapping[str, Dtype]) -> None:
@@ -53,70 +58,71 @@ class Encoding:
         field the view does not have, or has in a type that it cannot encode."""
         for encoder in encoders:
             _check(encoder, fields.get(encoder.field))
-        self._standard = [encoder for encoder in encoders if encoder.kind == "standard"]
-        self._means = np.array([encoder.mean for encoder in self._standard])
-        self._deviations = np.array([encoder.deviation for encoder in self._standard])
-        self._flags = [index for index, encoder in enumerate(self._standard) if encoder.null_flag]
+        used = {encoder.field for encoder in encoders}
+        self.numeric = [name for name in fields if name in used and fields[name] != "string"]
+        self.texts = [name for name in fields if name in used and fields[name] == "string"]
+        standard = [encoder for encoder in encoders if encoder.kind == "standard"]
+        self._rows = np.array([self.numeric.index(encoder.field) for encoder in standard], int)
+        self._means = np.array([[encoder.mean] for encoder in standard]).reshape(-1, 1)
+        self._deviations = np.array([[encoder.deviation] for encoder in standard]).reshape(-1, 1)
+        self._flagged = np.flatnonzero([encoder.null_flag for encoder in standard])
         self._categories = [
-            _Category(encoder, fields[encoder.field])
+            _TextCategory(encoder, self.texts.index(encoder.field))
+            if fields[encoder.field] == "string"
+            else _IntegerCategory(encoder, self.numeric.index(encoder.field))
             for encoder in encoders
             if encoder.kind == "category"
         ]
 
-    def encode(self, columns: Mapping[str, Column], rows: int) -> list[Array]:
-        """numbers FP32 [rows, D + flags] and categories INT64 [rows, K]."""
-        return [self._numbers(columns, rows), self._indices(columns, rows)]
-
-    def _numbers(self, columns: Mapping[str, Column], rows: int) -> Array:
-        matrix = np.empty((len(self._standard), rows))  # FP64, standardised before it is rounded
-        nulls = {}
-        for index, encoder in enumerate(self._standard):
-            column = columns[encoder.field]
-            matrix[index] = column.values
-            if column.present is not None:
-                nulls[index] = ~column.present
-                matrix[index, nulls[index]] = encoder.mean
-        matrix -= self._means[:, None]
-        matrix /= self._deviations[:, None]
-        numbers = np.zeros((rows, len(self._standard) + len(self._flags)), dtype=np.float32)
-        numbers[:, : len(self._standard)] = matrix.T
-        for place, index in enumerate(self._flags, len(self._standard)):
-            if index in nulls:
-                numbers[:, place] = nulls[index]
-        return numbers
-
-    def _indices(self, columns: Mapping[str, Column], rows: int) -> Array:
-        indices = np.empty((rows, len(self._categories)), dtype=np.int64)
+    def encode(self, columns: Columns, rows: int) -> list[Array]:
+        """numbers and categories of these rows."""
+        scaled = (columns.numbers[self._rows] - self._means) / self._deviations  # FP64 [D, n]
+        width = len(self._rows)
+        numbers = np.zeros((rows, width + len(self._flagged)), dtype=np.float32)
+        if columns.present is not None:
+            absent = ~columns.present[self._rows]
+            scaled[absent] = 0.0
+            numbers[:, width:] = absent[self._flagged].T
+        numbers[:, :width] = scaled.T
+        categories = np.empty((rows, len(self._categories)), dtype=np.int64)
         for place, category in enumerate(self._categories):
-            indices[:, place] = category.indices(columns[category.field], rows)
-        return indices
+            categories[:, place] = category.indices(columns, rows)
+        return [numbers, categories]
 
 
-class _Category:
-    """Values → 1 … len(values), anything else → UNKNOWN."""
+class _TextCategory:
+    """Strings → 1 … len(values), anything else and a null → UNKNOWN."""
 
-    def __init__(self, encoder: ColumnEncoder, dtype: Dtype) -> None:
-        self.field = encoder.field
-        self._is_text = dtype == "string"
-        self._lookup = {value: index for index, value in enumerate(encoder.values, UNKNOWN + 1)}
-        if not self._is_text:
-            integers = np.array([int(value) for value in encoder.values], dtype=np.int64)
-            order = np.argsort(integers)
-            self._sorted, self._ranks = integers[order], order + UNKNOWN + 1
+    def __init__(self, encoder: ColumnEncoder, place: int) -> None:
+        self._place = place
+        self._lookup: dict[str | None, int] = {
+            value: index for index, value in enumerate(encoder.values, UNKNOWN + 1)
+        }
 
-    def indices(self, column: Column, rows: int) -> Array:
+    def indices(self, columns: Columns, rows: int) -> Array:
         """INT64 [rows]."""
-        if self._is_text:  # a null is None, which the lookup does not know either
-            found = map(self._lookup.get, column.values, repeat(UNKNOWN))
-            indices = np.fromiter(found, dtype=np.int64, count=rows)
-        else:
-            values = np.asarray(column.values, dtype=np.int64)
-            places = np.searchsorted(self._sorted, values)
-            places[places == len(self._sorted)] = 0
-            indices = np.where(self._sorted[places] == values, self._ranks[places], UNKNOWN)
-        if column.present is not None:
-            indices[~column.present] = UNKNOWN
-        return indices
+        find: Callable[[str | None, int], int] = self._lookup.get
+        found = map(find, columns.texts[self._place], repeat(UNKNOWN))
+        return np.fromiter(found, dtype=np.int64, count=rows)
+
+
+class _IntegerCategory:
+    """Integers and booleans → 1 … len(values), anything else and a null → UNKNOWN."""
+
+    def __init__(self, encoder: ColumnEncoder, place: int) -> None:
+        self._place = place
+        values = np.array([float(value) for value in encoder.values])
+        order = np.argsort(values)
+        self._sorted, self._indices = values[order], order + UNKNOWN + 1
+
+    def indices(self, columns: Columns, rows: int) -> Array:
+        """INT64 [rows]."""
+        values = columns.numbers[self._place]
+        places = np.searchsorted(self._sorted, values) % len(self._sorted)
+        known = self._sorted[places] == values
+        if columns.present is not None:
+            known &= columns.present[self._place]
+        return np.where(known, self._indices[places], UNKNOWN)
 
 
 def _check(encoder: ColumnEncoder, dtype: Dtype | None) -> None:
@@ -133,5 +139,5 @@ def _check(encoder: ColumnEncoder, dtype: Dtype | None) -> None:
         raise ValueError(f"category {encoder.field!r} has no values")
     if encoder.kind == "category" and dtype != "string":
         for value in encoder.values:
-            if str(int(value)) != value:
-                raise ValueError(f"category {encoder.field!r}: {value!r} is no integer")
+            if str(int(value)) != value or abs(int(value)) > exact_integer_max:
+                raise ValueError(f"category {encoder.field!r}: {value!r} is no integer up to 2⁵³")

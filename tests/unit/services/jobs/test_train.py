@@ -11,10 +11,12 @@ import pytest
 
 from contracts.errors import MeshError
 from contracts.features import Dtype
-from services.jobs.dataset import make_dataset, to_column
+from contracts.pack import ColumnEncoder
+from services.jobs.dataset import make_dataset, to_columns
 from services.jobs.train import references, train
 from services.jobs.training_config import ModelConfig, SmallConfig, read_config, read_small
 from services.jobs.training_inputs import Inputs
+from services.model_runtime.encoding import Encoding
 from shared.packs import pack_path, read_view, verify
 
 FLIGHTS = Path(__file__).parents[4] / "examples/flights"
@@ -167,12 +169,20 @@ def test_a_split_that_leaves_a_part_empty_is_refused(
 
 
 def test_arrow_columns_keep_their_nulls() -> None:
-    """Values, and which of them are there."""
-    column = to_column(pa.chunked_array([pa.array([1, None, 3])]), "int64")
-    assert np.asarray(column.values)[[0, 2]].tolist() == [1, 3]
-    assert column.present is not None
-    assert column.present.tolist() == [True, False, True]
-    assert to_column(pa.chunked_array([pa.array(["a"])]), "string").present is None
+    """Values, and which of them are there; in the encoding's order."""
+    encoders = [
+        ColumnEncoder(field="temp", kind="standard"),
+        ColumnEncoder(field="origin", kind="category", values=["EWR"]),
+        ColumnEncoder(field="hour_local", kind="standard"),
+    ]
+    table = pa.table({"hour_local": [1, None], "temp": [0.5, 1.5], "origin": ["EWR", None]})
+    columns = to_columns(table, Encoding(encoders, FIELDS))
+    assert columns.numbers.tolist() == [[1, 0], [0.5, 1.5]]
+    assert columns.present is not None
+    assert columns.present.tolist() == [[True, False], [True, True]]
+    assert columns.texts == [["EWR", None]]
+    whole = to_columns(table.slice(0, 1), Encoding(encoders, FIELDS))
+    assert whole.present is None
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Encoders: the vectorised form equals the definition written out row by row."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from contracts.features import Dtype
 from contracts.pack import ColumnEncoder
-from services.model_runtime.encoding import Column, Encoding
+from services.model_runtime.encoding import Columns, Encoding
 
 FIELDS: dict[str, Dtype] = {
     "carrier": "string",
@@ -58,15 +59,17 @@ def reference(
     return numbers, categories
 
 
-def column(values: Sequence[object], dtype: Dtype) -> Column:
-    """As preprocessing makes it: a null's slot holds anything."""
-    present = np.array([value is not None for value in values])
-    kept = None if present.all() else present
-    if dtype == "string":
-        return Column([value if value is None else str(value) for value in values], kept)
-    numpy_type = {"float64": np.float64, "bool": np.bool_}.get(dtype, np.int64)
-    filler = float("nan") if dtype == "float64" else 1
-    return Column(np.array([filler if v is None else v for v in values], numpy_type), kept)
+def columns(encoding: Encoding, values: dict[str, Sequence[Any]]) -> Columns:
+    """As preprocessing makes them: a null's slot holds anything."""
+    present = np.array([[value is not None for value in values[name]] for name in encoding.numeric])
+    numbers = np.array(
+        [
+            [np.nan if value is None else float(value) for value in values[name]]
+            for name in encoding.numeric
+        ]
+    )
+    texts = [list(values[name]) for name in encoding.texts]
+    return Columns(numbers, None if present.all() else present, texts)
 
 
 def test_encoding_equals_its_definition() -> None:
@@ -84,25 +87,37 @@ def test_encoding_equals_its_definition() -> None:
         name: [some[place] for place in random.integers(len(some), size=rows)]
         for name, some in choices.items()
     }
-    columns = {name: column(some, FIELDS[name]) for name, some in values.items()}
-    numbers, categories = Encoding(ENCODERS, FIELDS).encode(columns, rows)
+    encoding = Encoding(ENCODERS, FIELDS)
+    numbers, categories = encoding.encode(columns(encoding, values), rows)
     expected_numbers, expected_categories = reference(values, rows)
     np.testing.assert_allclose(numbers, expected_numbers, rtol=1e-6, atol=1e-6)
     assert categories.tolist() == expected_categories
     assert (numbers.dtype, categories.dtype) == (np.float32, np.int64)
 
 
+def test_fields_are_asked_for_in_the_views_order() -> None:
+    """What no encoder uses is not asked for."""
+    encoding = Encoding(ENCODERS, FIELDS)
+    assert encoding.numeric == ["temp", "count", "weekend", "hour"]
+    assert encoding.texts == ["carrier"]
+
+
 def test_a_column_without_nulls_sets_no_flag() -> None:
     """The extra input of `null_flag` is there and 0."""
-    full = {
-        name: column([value] * 2, FIELDS[name])
-        for name, value in {
-            "carrier": "AA", "temp": 57.0, "count": 10, "weekend": True, "hour": 5
-        }.items()
-    }  # fmt: skip
-    numbers, categories = Encoding(ENCODERS, FIELDS).encode(full, 2)
+    encoding = Encoding(ENCODERS, FIELDS)
+    row = {"carrier": "AA", "temp": 57.0, "count": 10, "weekend": True, "hour": 5}
+    full = columns(encoding, {name: [value] for name, value in row.items()})
+    numbers, categories = encoding.encode(full, 1)
     np.testing.assert_allclose(numbers[0], [1.0, 0.0, 1.75, 0.0, 0.0], rtol=1e-6)
     assert categories[0].tolist() == [2, 1]
+
+
+def test_a_pack_may_use_numbers_alone() -> None:
+    """No category: an empty second input."""
+    encoding = Encoding(ENCODERS[1:2], FIELDS)
+    numbers, categories = encoding.encode(columns(encoding, {"temp": [43.0, None]}), 2)
+    assert numbers.tolist() == [[-1, 0], [0, 1]]
+    assert categories.shape == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +130,7 @@ def test_a_column_without_nulls_sets_no_flag() -> None:
         (ColumnEncoder(field="carrier", kind="category"), "has no values"),
         (ColumnEncoder(field="hour", kind="category", values=["05"]), "no integer"),
         (ColumnEncoder(field="hour", kind="category", values=["five"]), "invalid literal"),
+        (ColumnEncoder(field="hour", kind="category", values=[str(2**53 + 1)]), "up to 2⁵³"),
     ],
 )
 def test_an_encoder_that_does_not_fit_its_field_is_refused(

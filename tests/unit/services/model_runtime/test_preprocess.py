@@ -141,7 +141,7 @@ def test_blocks_of_several_requests_are_joined_in_order(view: ViewPreprocess) ->
                     block([("AA", 1.0, True)], late=FeatureColumn(datatype="INT64", data=["x"]))
                 ]
             },
-            "late is BOOL, received INT64",
+            "malformed: Invalid enum value 'INT64' - at `$.columns[3].datatype`",
         ),
         (
             {
@@ -152,7 +152,7 @@ def test_blocks_of_several_requests_are_joined_in_order(view: ViewPreprocess) ->
                     )
                 ]
             },
-            "temp has not one FP64 or null a row",
+            "a column has not one value or null a row",
         ),
         (
             {
@@ -160,7 +160,7 @@ def test_blocks_of_several_requests_are_joined_in_order(view: ViewPreprocess) ->
                     block([("AA", 1.0, True)], temp=FeatureColumn(datatype="FP64", data=["1.0"]))
                 ]
             },
-            "temp has not one FP64 or null a row",
+            "malformed: Expected `bytes`, got `array` - at `$.columns[1].data`",
         ),
         (
             {
@@ -168,7 +168,7 @@ def test_blocks_of_several_requests_are_joined_in_order(view: ViewPreprocess) ->
                     block([("AA", 1.0, True)], carrier=FeatureColumn(datatype="BYTES", data=[]))
                 ]
             },
-            "carrier has not one BYTES or null a row",
+            "carrier has not one string or null a row",
         ),
     ],
 )
@@ -182,14 +182,35 @@ def test_a_block_that_is_not_the_views_is_refused(
 def test_a_block_with_another_number_of_columns_is_refused(view: ViewPreprocess) -> None:
     """A view of another version is not guessed at."""
     extra = block([("AA", 1.0, True)], more=FeatureColumn(datatype="BYTES", data=["x"]))
-    assert "has 4 fields, received 5" in refusal(view, batch([1], blocks=[extra]))
+    assert "Expected `array` of length 4, got 5" in refusal(view, batch([1], blocks=[extra]))
 
 
-def test_a_validity_map_that_is_too_short_is_refused(view: ViewPreprocess) -> None:
+@pytest.mark.parametrize("validity", [bytes(2), bytes(3)])
+def test_a_validity_map_of_another_length_is_refused(view: ViewPreprocess, validity: bytes) -> None:
     """A bit that is not there makes a value neither appear nor vanish."""
-    column = FeatureColumn(datatype="FP64", data=memoryview(bytes(8)), validity=memoryview(b""))
-    cut = block([("AA", 1.0, True)], temp=column)
-    assert "temp has not one FP64 or null a row" in refusal(view, batch([1], blocks=[cut]))
+    column = FeatureColumn(
+        datatype="FP64", data=memoryview(bytes(8)), validity=memoryview(validity)
+    )
+    wrong = block([("AA", 1.0, True)], temp=column)
+    message = refusal(view, batch([1], blocks=[wrong]))
+    assert "a validity map has not one bit a row" in message
+
+
+def test_nulls_are_found_across_byte_borders(view: ViewPreprocess) -> None:
+    """Blocks of 1, 8, 9 and 17 rows, each padded to whole bytes, with every third value null."""
+    counts = [1, 8, 9, 17]
+    total = sum(counts)
+    temps = [None if row % 3 == 0 else float(row) for row in range(total)]
+    starts = [sum(counts[:index]) for index in range(len(counts))]
+    blocks = [
+        block([("AA", temp, True) for temp in temps[start : start + count]])
+        for start, count in zip(starts, counts, strict=True)
+    ]
+    numbers, _ = view.arrays(batch(counts, blocks=blocks), total)
+    assert numbers[:, 2].tolist() == [float(temp is None) for temp in temps]
+    np.testing.assert_allclose(
+        numbers[:, 0], [0.0 if temp is None else (temp - 50) / 10 for temp in temps], rtol=1e-6
+    )
 
 
 TENSORS = TensorPreprocess(
