@@ -5,14 +5,16 @@ serves on. The steps are commits like any other.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contracts.control import PromoteStep
 from contracts.errors import MeshError
+from contracts.inference import Models
 from contracts.policies import DeploymentPolicy, PolicySet
-from contracts.types import UNSET
+from contracts.types import UNSET, Empty
 from services.control_plane import versions
 from services.control_plane.changes import Author, Change, Committed
 from services.control_plane.committer import Committer
@@ -21,6 +23,7 @@ from services.control_plane.loading import Standing, Wanted, standing
 from shared import logs
 from shared.clock import Clock
 from shared.packs import read_manifest
+from shared.rpc.client import RpcClient
 
 log = logs.get("services.control_plane.promotion")
 
@@ -28,18 +31,34 @@ Tell = Callable[[PromoteStep], object]
 _attempts_max = 5
 _retry_s = 0.5
 """A commit that an absent instance held up is tried again: its successor comes within 2 s."""
+_look_s = 0.05
+_look_s_max = 1.0
 take_back_s = 1.0
 """Kept of the caller's deadline for taking a deployment back."""
+
+
+@dataclass(slots=True)
+class _Deployed:
+    """The deployment that a promotion made (None: there was nothing to do), and the one before."""
+
+    ours: DeploymentPolicy | None = None
+    before: DeploymentPolicy | None = None
 
 
 class Promotion:
     """Deploys and routes versions; on the loop's thread."""
 
     def __init__(
-        self, committer: Committer, distributor: Distributor, models_dir: Path, clock: Clock
+        self,
+        committer: Committer,
+        distributor: Distributor,
+        orchestrator: RpcClient,
+        models_dir: Path,
+        clock: Clock,
     ) -> None:
         self._committer = committer
         self._distributor = distributor
+        self._orchestrator = orchestrator
         self._models_dir = models_dir
         self._clock = clock
         self._taking_back: set[asyncio.Task[None]] = set()
@@ -48,51 +67,23 @@ class Promotion:
         self, model: str, version: str, author: Author, deadline_s: float, tell: Tell
     ) -> Committed:
         """Deploy, wait, route. Raises MODEL_UNKNOWN, MODEL_NOT_READY, and what a commit raises."""
-        await self.deploy(model, version, author, deadline_s, tell)
-        tell(PromoteStep(step="routing", detail=f"{model} {version}"))
-        author = author.because(f"route {model} to {version}")
 
         def route(policies: PolicySet) -> Change | None:
             policy = versions.route_to(policies, model, version)
             return None if policy is None else Change([policy])
 
-        committed = await self._patiently(lambda: self._committer.commit(route, author))
+        async with self._taken_back_on_failure(author) as deployed:
+            await self._deploy(deployed, model, version, author, deadline_s, tell)
+            tell(PromoteStep(step="routing", detail=f"{model} {version}"))
+            routing = author.because(f"route {model} to {version}")
+            committed = await self._patiently(lambda: self._committer.commit(route, routing))
         tell(PromoteStep(step="active", detail=f"policy version {committed.version}"))
         return committed
 
-    async def deploy(
-        self,
-        model: str,
-        version: str,
-        author: Author,
-        deadline_s: float,
-        tell: Tell = lambda _step: None,
-    ) -> None:
+    async def deploy(self, model: str, version: str, author: Author, deadline_s: float) -> None:
         """Have a published version ready on every instance that must have it."""
-        author = author.because(f"deploy {model} {version}")
-        before: list[DeploymentPolicy | None] = []
-        ours: list[DeploymentPolicy] = []
-
-        def make(policies: PolicySet) -> Change | None:
-            versions.published_digest(policies, model, version)
-            policy = versions.deploy(policies, model, version)
-            before[:] = [versions.deployment_of(policies, model)]
-            ours[:] = [] if policy is None else [policy]
-            return None if policy is None else Change([policy])
-
-        try:
-            committed = await self._patiently(lambda: self._committer.commit(make, author))
-            tell(PromoteStep(step="deploying", detail=f"policy version {committed.version}"))
-            since = committed.version if ours else 0
-            await self._wait_ready(model, version, since, deadline_s, tell)
-        except (MeshError, asyncio.CancelledError) as error:
-            if ours:
-                task = asyncio.create_task(self._take_back(ours[0], before[0], author, str(error)))
-                self._taking_back.add(task)
-                task.add_done_callback(self._taking_back.discard)
-                if isinstance(error, MeshError):
-                    await asyncio.shield(task)
-            raise
+        async with self._taken_back_on_failure(author) as deployed:
+            await self._deploy(deployed, model, version, author, deadline_s, lambda _step: None)
 
     def is_deployed(self, model: str, version: str) -> bool:
         """Whether runtimes are to hold this version now."""
@@ -103,6 +94,45 @@ class Promotion:
         """Let deployments be taken back to the end."""
         if self._taking_back:
             await asyncio.wait(self._taking_back)
+
+    async def _deploy(
+        self,
+        deployed: "_Deployed",
+        model: str,
+        version: str,
+        author: Author,
+        deadline_s: float,
+        tell: Tell,
+    ) -> None:
+        def make(policies: PolicySet) -> Change | None:
+            versions.published_digest(policies, model, version)
+            deployed.before = versions.deployment_of(policies, model)
+            deployed.ours = versions.deploy(policies, model, version)
+            return None if deployed.ours is None else Change([deployed.ours])
+
+        deploying = author.because(f"deploy {model} {version}")
+        committed = await self._patiently(lambda: self._committer.commit(make, deploying))
+        tell(PromoteStep(step="deploying", detail=f"policy version {committed.version}"))
+        since = 0 if deployed.ours is None else committed.version
+        await self._wait_ready(model, version, since, deadline_s, tell)
+
+    @asynccontextmanager
+    async def _taken_back_on_failure(self, author: Author) -> AsyncIterator["_Deployed"]:
+        """Whatever fails inside, the deployment that was made there is taken back: before the
+        caller hears of it, or behind the back of one that left."""
+        deployed = _Deployed()
+        try:
+            yield deployed
+        except (MeshError, asyncio.CancelledError) as error:
+            if deployed.ours is not None:
+                task = asyncio.create_task(
+                    self._take_back(deployed.ours, deployed.before, author, str(error))
+                )
+                self._taking_back.add(task)
+                task.add_done_callback(self._taking_back.discard)
+                if isinstance(error, MeshError):
+                    await asyncio.shield(task)
+            raise
 
     async def _wait_ready(
         self, model: str, version: str, sequence: int, deadline_s: float, tell: Tell
@@ -130,16 +160,31 @@ class Promotion:
                     f"{model} {version} cannot be loaded, what served before serves on: "
                     + _text(state.failed),
                 )
-            if state.is_ready:
+            if state.is_ready and await self._is_seen(model, version):
                 return
             left_s = deadline_s - take_back_s - now_s
             if left_s <= 0:
                 raise MeshError(
                     "MODEL_NOT_READY",
                     f"{model} {version} was not ready in time, what served before serves on: "
-                    + _text(state.waiting),
+                    + (_text(state.waiting) or "the orchestrator does not see it yet"),
                 )
-            await self._distributor.wait_changed(left_s)
+            await self._distributor.wait_changed(min(left_s, _look_s) if state.is_ready else left_s)
+
+    async def _is_seen(self, model: str, version: str) -> bool:
+        """Whether the orchestrator knows that the version is ready: it asks the runtimes itself,
+        and a route that is ahead of its knowledge would refuse requests. One that is away routes
+        nothing."""
+        if not self._orchestrator.connected:
+            return True
+        try:
+            answer: Models = await self._orchestrator.call("models", Empty(), timeout_s=_look_s_max)
+        except MeshError as error:
+            log.warning("orchestrator_silent", reason=error.message)
+            return True
+        return any(
+            (row.name, row.version, row.state) == (model, version, "ready") for row in answer.models
+        )
 
     async def _take_back(
         self,

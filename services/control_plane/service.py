@@ -1,6 +1,7 @@
 """The control plane's process: opens what it keeps, wires the handlers, tells its readiness."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from services.control_plane.reading import Reading
 from services.control_plane.writing import Writing
 from shared import logs
 from shared.environment import Environment
+from shared.home import socket_path
 from shared.rpc.client import RpcClient
 from shared.rpc.server import Handler
 from shared.service import Readiness, Service
@@ -51,9 +53,12 @@ class ControlPlane(Service):
             clock=clock,
             settle_s=settle_s,
         )
-        self._promotion = Promotion(self._committer, self._distributor, models_dir, clock)
-        self._fabric = RpcClient(
-            str(environment.run_dir / "data_fabric.sock"), "data_fabric", clock=clock
+        self._fabric, self._orchestrator = (
+            RpcClient(str(socket_path(environment.run_dir, service)), service, clock=clock)
+            for service in ("data_fabric", "orchestrator")
+        )
+        self._promotion = Promotion(
+            self._committer, self._distributor, self._orchestrator, models_dir, clock
         )
         self._accounts = Accounts(self._ledger, self._counters)
         self._reading = Reading(self._store, self._ledger, self._distributor, clock)
@@ -105,6 +110,9 @@ class ControlPlane(Service):
         if head is not None and head.position.sequence == 0:
             await self._begin(self.environment.home / first_policies.NAME)
         startup.add("policies", clock.monotonic() - begun_s)
+        for client in (self._fabric, self._orchestrator):
+            with contextlib.suppress(MeshError):  # it goes on dialling in the background
+                await client.connect(0.0)
 
     async def drain(self) -> None:
         """Finish commits, then close the files."""
@@ -112,6 +120,7 @@ class ControlPlane(Service):
         await self._committer.close()
         self._distributor.close()
         await self._fabric.close()
+        await self._orchestrator.close()
         await self._store.database.close()
         await self._ledger.database.close()
 

@@ -8,12 +8,15 @@ import pytest
 
 from contracts import control
 from contracts.errors import MeshError
+from contracts.inference import ModelRow, Models
 from contracts.methods import METHODS
 from contracts.pack import LoadedModel
 from contracts.policies import DeploymentPolicy, PolicySet
 from contracts.types import UNSET, Empty
 from services.control_plane import promotion, versions
+from shared.access import Access
 from shared.policy_follower import PolicyFollower, ReportParts
+from shared.rpc.server import Call, Server
 
 NEARLY_ALL_S = METHODS["control_plane"]["promote"].budget.timeout_ms / 1_000 - 0.3
 """Of a promotion's time-out: 0.3 s are left for waiting."""
@@ -115,6 +118,47 @@ async def test_promotion_deploys_waits_and_routes(
     assert [row.version for row in _deployed(policies)] == ["1", "2"]
 
 
+async def test_the_route_waits_until_the_orchestrator_sees_the_version(
+    plane: Any, make_pack: Callable[..., str], until: Any
+) -> None:
+    """Runtimes are ready, the orchestrator does not know yet: a route now would refuse requests."""
+    states = ["published", "loading", "ready"]
+    seen: list[str] = []
+
+    def models(_call: Call) -> Models:
+        seen.append(states.pop(0) if len(states) > 1 else states[0])
+        digest = "sha256:" + "0" * 64
+        row = ModelRow(
+            name="tiny",
+            version="2",
+            aliases=[],
+            task="tensor",
+            state=seen[-1],  # type: ignore[arg-type]
+            digest=digest,
+            contract=digest,
+            replicas=1,
+        )
+        return Models(models=[row])
+
+    handlers: dict[str, Callable[[Call], Any]] = dict.fromkeys(
+        set(METHODS["orchestrator"]) - {"ping", "describe"}, lambda _call: Empty()
+    )
+    server = Server(
+        "orchestrator",
+        {**handlers, "models": models},
+        instance="orchestrator.0-x",
+        access=Access.owner(),
+    )
+    await server.start_path(plane.home / ".mortise" / "run" / "orchestrator.sock")
+    await until(lambda: plane.service._orchestrator.connected)
+    await runtime(plane, Loads())
+    await publish(plane, make_pack("second"))
+    await plane.call("promote", control.Promote(model="tiny", version="2"))
+    assert seen == ["published", "loading", "ready"]
+    assert default(await in_force(plane)) == "2"
+    await server.drain(0.0)
+
+
 async def test_promoting_again_changes_nothing(plane: Any) -> None:
     """What is routed and ready answers at once, without a commit."""
     await runtime(plane, Loads())
@@ -136,6 +180,24 @@ async def test_a_failed_load_leaves_the_old_serving(
     assert [row.version for row in _deployed(policies)] == ["1"]
     last = (await plane.call("commits", control.CommitsRequest(after=3))).commits[-1]
     assert last.reason.startswith("taken back: MODEL_NOT_READY")
+
+
+async def test_a_refused_route_takes_the_deployment_back(
+    plane: Any, make_pack: Callable[..., str]
+) -> None:
+    """The last step fails as well as any other: an instance that does not take the route leaves
+    things as they were."""
+    await runtime(plane, Loads())
+    await plane.follow(
+        "orchestrator", check=lambda policies: "not this" if default(policies) == "2" else None
+    )
+    await publish(plane, make_pack("second"))
+    with pytest.raises(MeshError, match="not this") as refusal:
+        await plane.call("promote", control.Promote(model="tiny", version="2"))
+    assert refusal.value.name == "POLICY_REJECTED"
+    policies = await in_force(plane)
+    assert default(policies) == "1"
+    assert [row.version for row in _deployed(policies)] == ["1"]
 
 
 async def test_a_load_that_takes_too_long_is_taken_back(
