@@ -13,7 +13,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from contracts.features import Dtype
+from contracts.features import Dtype, FeatureBlock, FeatureColumn
+from contracts.inference import Datatype
 from contracts.types import Open
 from services.model_runtime.encoding import Columns, Encoding
 from services.model_runtime.mapping import Array
@@ -46,7 +47,7 @@ class _Text(Open, frozen=True, kw_only=True, gc=False):
     data: list[str | None]
 
 
-_KINDS: dict[Dtype, tuple[type[Any], str]] = {
+_KINDS: dict[Dtype, tuple[type[Any], Datatype]] = {
     "float64": (_Fp64, "FP64"),
     "int64": (_Int64, "INT64"),
     "timestamp": (_Int64, "INT64"),
@@ -60,6 +61,7 @@ class BlockReader:
 
     def __init__(self, view: str, fields: Mapping[str, Dtype], encoding: Encoding) -> None:
         self._view = view
+        self._fields = fields
         order = list(fields)
         self._texts = [(order.index(name), name) for name in encoding.texts]
         # The wanted numeric columns by width: FP64, then INT64, then BOOL.
@@ -103,6 +105,19 @@ class BlockReader:
             present=self._present(columns, rows),
             texts=[_text(by_column[place], name, rows) for place, name in self._texts],
         )
+
+    def example(self) -> msgspec.Raw:
+        """A block of one row of zeros and nulls."""
+        columns = [
+            FeatureColumn(datatype="BYTES", data=[None])
+            if dtype == "string"
+            else FeatureColumn(
+                datatype=_KINDS[dtype][1], data=memoryview(bytes(1 if dtype == "bool" else 8))
+            )
+            for dtype in self._fields.values()
+        ]
+        block = FeatureBlock(view=self._view, rows=1, columns=columns)
+        return msgspec.Raw(msgspec.msgpack.encode(block))
 
     def _numbers(self, columns: Sequence[_Column], rows: Sequence[int]) -> Array:
         """FP64 [numeric, n] of columns in the order of `_places`, then of blocks."""

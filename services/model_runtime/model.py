@@ -21,6 +21,7 @@ from shared import logs
 from shared.clock import Clock
 
 log = logs.get("services.model_runtime")
+_ample_us = 3_600_000_000
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class Model:
         self, manifest: Manifest, backend: Backend, view_sql: str | None, clock: Clock
     ) -> None:
         contract = manifest.contract
+        self._name = contract.name
         self._backend = backend
         self._clock = clock
         self._preprocess: Preprocess
@@ -67,6 +69,21 @@ class Model:
     def close(self) -> None:
         """Let go of the weights."""
         self._backend.close()
+
+    def prime(self) -> None:
+        """Run one row through everything on the calling thread, so that the first real batch on
+        it finds what torch and numpy set up per thread and at first use."""
+        tensors, blocks = self._preprocess.example()
+        batch = Execute(
+            model_name=self._name,
+            model_version="(warm-up)",
+            rows=[1],
+            risk_levels=[1],
+            deadlines_us=[_ample_us],
+            tensors=tensors,
+            blocks=blocks,
+        )
+        self.run(batch, self._clock.monotonic_us())
 
     def run(self, batch: Execute, received_us: int) -> Outcome:
         """Compute what is still wanted.

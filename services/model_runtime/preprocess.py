@@ -4,6 +4,7 @@ Raises MeshError INVALID_REQUEST when they are not what the model's contract say
 checked each request before, so this is about a disagreement inside the mesh.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Protocol
@@ -30,6 +31,10 @@ class Preprocess(Protocol):
         """The forward's inputs, `rows` rows each."""
         ...
 
+    def example(self) -> tuple[list[Tensor], list[msgspec.Raw]]:
+        """Tensors and blocks of a batch of one row, to warm up with."""
+        ...
+
 
 class TensorPreprocess:
     """Tensors as they are: views into the frame."""
@@ -48,6 +53,20 @@ class TensorPreprocess:
             _array(batch, tensor, contract, dtype, rows)
             for tensor, (contract, dtype) in zip(batch.tensors, self._inputs, strict=True)
         ]
+
+    def example(self) -> tuple[list[Tensor], list[msgspec.Raw]]:
+        """Zeros."""
+        shapes = [(contract, dtype, [1, *contract.shape[1:]]) for contract, dtype in self._inputs]
+        tensors = [
+            Tensor(
+                name=contract.name,
+                datatype=contract.datatype,
+                shape=shape,
+                data=memoryview(bytes(math.prod(shape) * dtype.itemsize)),
+            )
+            for contract, dtype, shape in shapes
+        ]
+        return tensors, []
 
 
 class ViewPreprocess:
@@ -70,6 +89,10 @@ class ViewPreprocess:
         except ValueError as error:
             raise _invalid(batch, str(error)) from error
         return self._encoding.encode(columns, rows)
+
+    def example(self) -> tuple[list[Tensor], list[msgspec.Raw]]:
+        """Zeros and nulls."""
+        return [], [self._reader.example()]
 
 
 def field_types(view_sql: str) -> dict[str, Dtype]:

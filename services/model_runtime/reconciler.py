@@ -1,13 +1,15 @@
 """Keeps what this runtime holds equal to what the deployments name.
 
-Packs are loaded one after another on the loader thread, beside serving; a version flips in on the
-loop when it is ready. What is no longer needed is closed there too.
+Packs are loaded one after another on the loader thread, beside serving, then primed where they
+will compute; a version flips in on the loop. What is no longer needed is closed there too.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
 
 from contracts.errors import MeshError
 from contracts.policies import PolicySet
@@ -37,7 +39,8 @@ class Reconciler:
         self,
         generations: Generations[Model],
         loader: Loads,
-        thread: Worker,
+        loader_thread: Worker,
+        compute_thread: Worker,
         clock: Clock,
         *,
         index: int,
@@ -46,7 +49,9 @@ class Reconciler:
         self.settled = asyncio.Event()
         self._generations = generations
         self._loader = loader
-        self._thread = thread
+        self._loader_thread = loader_thread
+        self._compute_thread = compute_thread
+        self._is_loading = False
         self._clock = clock
         self._index = index
         self._on_change = on_change
@@ -77,19 +82,20 @@ class Reconciler:
 
     def _load_next(self) -> None:
         """One at a time, so that each is admitted beside the weights of those before it."""
-        if self._thread.pending:
+        if self._is_loading:
             return
         while self._waiting:
             generation = self._waiting.popleft()
             if generation.is_awaited:
-                self._submit(generation)
+                self._load(generation)
                 return
             self._generations.failed(generation, "no longer deployed")
         self.settled.set()
 
-    def _submit(self, generation: Generation[Model]) -> None:
+    def _load(self, generation: Generation[Model]) -> None:
+        self._is_loading = True
         loaded_bytes = self._generations.weights_bytes()
-        self._thread.submit(
+        self._loader_thread.submit(
             lambda: self._loader.load(generation.name, generation.digest, loaded_bytes),
             lambda result: self._loaded(generation, result),
         )
@@ -97,19 +103,42 @@ class Reconciler:
     def _loaded(
         self, generation: Generation[Model], result: tuple[Model, LoadTimes] | Raised
     ) -> None:
-        record = log.bind(
-            model_name=generation.name, model_version=generation.version, digest=generation.digest
-        )
-        times = LoadTimes()
         if isinstance(result, Raised):
-            error = result.error
-            reason = str(error) if isinstance(error, MeshError) else repr(error)[:300]
-            self._generations.failed(generation, reason)
-            record.error("model_failed", reason=reason, exc_info=error)
-        else:
-            model, times = result
-            self._generations.loaded(generation, model, times)
-            record.info("model_ready", warm_us=times.warm_us, verify_us=times.verify_us)
+            self._failed(generation, result.error)
+            return
+        model, times = result
+        self._compute_thread.submit(
+            model.prime, lambda primed: self._primed(generation, model, times, primed)
+        )
+
+    def _primed(
+        self, generation: Generation[Model], model: Model, times: LoadTimes, primed: Raised | None
+    ) -> None:
+        if isinstance(primed, Raised):
+            model.close()
+            self._failed(generation, primed.error)
+            return
+        if model.is_inline(1):
+            model.prime()
+        self._generations.loaded(generation, model, times)
+        self._record(generation).info(
+            "model_ready", warm_us=times.warm_us, verify_us=times.verify_us
+        )
+        self._ended(times)
+
+    def _failed(self, generation: Generation[Model], error: Exception) -> None:
+        reason = str(error) if isinstance(error, MeshError) else repr(error)[:300]
+        self._generations.failed(generation, reason)
+        self._record(generation).error("model_failed", reason=reason, exc_info=error)
+        self._ended(LoadTimes())
+
+    def _ended(self, times: LoadTimes) -> None:
+        self._is_loading = False
         self.collect()
         self._on_change(times)
         self._load_next()
+
+    def _record(self, generation: Generation[Model]) -> FilteringBoundLogger:
+        return log.bind(
+            model_name=generation.name, model_version=generation.version, digest=generation.digest
+        )

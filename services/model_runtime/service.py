@@ -72,6 +72,7 @@ class ModelRuntime(Service):
                 clock=self._clock,
             ),
             self._loader_thread,
+            self._compute_thread,
             self._clock,
             index=self.environment.index,
             on_change=self._on_load_ended,

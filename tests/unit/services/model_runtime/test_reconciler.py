@@ -87,6 +87,7 @@ class Rig:
     def __init__(self, make_model: Make, clock: ManualClock) -> None:
         self.clock = clock
         self.worker = InlineWorker()
+        self.compute = InlineWorker()
         self.loader = FakeLoader(make_model)
         self.generations: Generations[Model] = Generations()
         self.changes: list[LoadTimes] = []
@@ -94,10 +95,17 @@ class Rig:
             self.generations,
             self.loader,
             self.worker,  # type: ignore[arg-type]
+            self.compute,  # type: ignore[arg-type]
             clock,
             index=0,
             on_change=self.changes.append,
         )
+
+    def load_one(self) -> None:
+        """Load and prime the oldest."""
+        self.worker.run_one()
+        while self.compute.jobs:
+            self.compute.run_one()
 
     def states(self) -> dict[str, str]:
         """State by model name, of what is held."""
@@ -115,13 +123,37 @@ async def test_loads_run_one_after_another_beside_the_weights_before_them(rig: R
     rig.reconciler.activate(policies(a="a", b="b"))
     assert len(rig.worker.jobs) == 1
     assert not rig.reconciler.settled.is_set()
-    rig.worker.run_one()
+    rig.load_one()
     assert rig.states() == {"a": "ready", "b": "loading"}
-    rig.worker.run_one()
+    rig.load_one()
     assert rig.states() == {"a": "ready", "b": "ready"}
     assert rig.loader.loads == [("a", 0), ("b", 10)]
     assert rig.reconciler.settled.is_set()
     assert len(rig.changes) == 2
+
+
+async def test_a_version_serves_only_after_it_was_primed_where_it_computes(rig: Rig) -> None:
+    """Loaded is not ready: one row goes through the compute thread first."""
+    rig.reconciler.activate(policies(a="a"))
+    rig.worker.run_one()
+    assert rig.states() == {"a": "loading"}
+    rig.compute.run_one()
+    assert rig.states() == {"a": "ready"}
+    generation = rig.generations.acquire("a", "1")
+    assert generation.model._backend.forwards == [1]  # type: ignore[union-attr]
+
+
+async def test_a_version_that_cannot_be_primed_has_failed(rig: Rig) -> None:
+    """Its weights are let go of."""
+
+    def broken() -> None:
+        raise ValueError("no")
+
+    rig.reconciler.activate(policies(a="a"))
+    rig.worker.run_one()
+    rig.compute.jobs[0] = (broken, rig.compute.jobs[0][1])
+    rig.compute.run_one()
+    assert rig.states() == {"a": "failed"}
 
 
 async def test_without_deployments_it_is_settled_at_once(rig: Rig) -> None:
@@ -134,8 +166,8 @@ async def test_a_failed_load_is_reported_and_the_next_one_runs(rig: Rig) -> None
     """The reason is in `models`; the service settles."""
     rig.loader.broken.add(digest_of("a"))
     rig.reconciler.activate(policies(a="a", b="b"))
-    rig.worker.run_one()
-    rig.worker.run_one()
+    rig.load_one()
+    rig.load_one()
     assert rig.states() == {"a": "failed", "b": "ready"}
     assert rig.generations.rows()[0].reason == "PACK_INVALID: altered"
     assert rig.reconciler.settled.is_set()
@@ -145,7 +177,7 @@ async def test_a_version_dropped_before_its_load_is_never_loaded(rig: Rig) -> No
     """Waiting loads follow the newest policy."""
     rig.reconciler.activate(policies(a="a", b="b"))
     rig.reconciler.activate(policies(a="a"))
-    rig.worker.run_one()
+    rig.load_one()
     assert rig.worker.jobs == []
     assert rig.loader.loads == [("a", 0)]
     assert rig.generations.wanted()[0].name == "a"
@@ -154,13 +186,13 @@ async def test_a_version_dropped_before_its_load_is_never_loaded(rig: Rig) -> No
 async def test_what_is_replaced_is_closed_after_the_flip(rig: Rig) -> None:
     """The old model lets go of its weights once the new one serves."""
     rig.reconciler.activate(policies(a="a"))
-    rig.worker.run_one()
+    rig.load_one()
     old = rig.generations.acquire("a", "1")
     rig.generations.release(old)
     backend = old.model._backend  # type: ignore[union-attr]
     rig.reconciler.activate(policies(a="b"))
     assert not backend.is_closed  # type: ignore[attr-defined]
-    rig.worker.run_one()
+    rig.load_one()
     assert backend.is_closed  # type: ignore[attr-defined]
     assert rig.states() == {"a": "ready"}
 
@@ -168,7 +200,7 @@ async def test_what_is_replaced_is_closed_after_the_flip(rig: Rig) -> None:
 async def test_an_undeployed_model_is_closed_after_the_linger(rig: Rig) -> None:
     """Not before: a routed request may still be on its way."""
     rig.reconciler.activate(policies(a="a"))
-    rig.worker.run_one()
+    rig.load_one()
     rig.reconciler.activate(policies())
     rig.reconciler.collect()
     assert rig.states() == {"a": "ready"}
