@@ -110,7 +110,9 @@ def close(left: Any, right: Any) -> bool:
         return math.isnan(left) and math.isnan(right)
     if left == right:
         return True
-    return math.isfinite(left) and abs(left - right) <= tolerance * max(abs(left), abs(right))
+    if math.isinf(left) or math.isinf(right):
+        return False
+    return abs(left - right) <= tolerance * max(abs(left), abs(right))
 
 
 class CertificateStore:

@@ -22,7 +22,7 @@ from services.data_fabric.lint import check_plan
 from services.data_fabric.plan import bind
 from services.data_fabric.rewrite import NEWEST
 from services.data_fabric.sources import SourceReader
-from services.data_fabric.sql import parse
+from services.data_fabric.sql import View, parse
 
 
 def features(view_sql: str, sources: Mapping[str, Path], request: pa.Table) -> pa.Table:
@@ -33,15 +33,20 @@ def features(view_sql: str, sources: Mapping[str, Path], request: pa.Table) -> p
     (others are ignored); integers are widened, instants need a time zone. Raises ViewRefused,
     SourceRefused or EngineFailed.
     """
-    schema = feature_schema(parse(view_sql))
-    return pa.Table.from_batches(feature_batches(view_sql, sources, request), schema)
+    view = parse(view_sql)
+    return pa.Table.from_batches(_batches(view, sources, request), feature_schema(view))
 
 
 def feature_batches(
     view_sql: str, sources: Mapping[str, Path], request: pa.Table
 ) -> Iterator[pa.RecordBatch]:
     """What `features` returns, in batches of at most `config.offline_rows` request rows."""
-    view = parse(view_sql)
+    return _batches(parse(view_sql), sources, request)
+
+
+def _batches(
+    view: View, sources: Mapping[str, Path], request: pa.Table
+) -> Iterator[pa.RecordBatch]:
     reader = SourceReader()
     places = {name: (pattern.parent, pattern.name) for name, pattern in sources.items()}
     found = identify(reader, view, places)
