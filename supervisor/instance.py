@@ -114,9 +114,11 @@ class Instance:
         if self._channel is not None:
             self._channel.send(message)
 
-    def terminate(self) -> None:
-        """Ask it to drain and leave."""
-        if self.state != "gone":
+    def dismiss(self) -> None:
+        """Ask it to drain and leave; one that is still starting has nothing to finish."""
+        if self.state == "starting":
+            self.kill("not needed any more")
+        elif self.state == "ready":
             self.accepting = False
             self._signal(signal.SIGTERM)
             self._change("draining")

@@ -134,7 +134,7 @@ class Slot:
         self._leaving.append(instance)
         if self.active is instance:
             self.active = None
-        instance.terminate()
+        instance.dismiss()
         loop = asyncio.get_running_loop()
         loop.call_later(self.spec.drain_s, instance.kill, "did not drain in time")
 
@@ -151,19 +151,13 @@ class Slot:
             await self.active.ready_or_gone.wait()
 
     async def drain(self) -> None:
-        """Let everybody leave within the child's budget, then end them. The place stays empty.
-
-        Who is still starting has nothing to finish.
-        """
+        """Let everybody leave within the child's budget, then end them. The place stays empty."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         everybody = self.instances()
         for instance in everybody:
-            if instance.state == "starting":
-                instance.kill("mesh stops")
-            else:
-                instance.terminate()
+            instance.dismiss()
         for instance in everybody:
             await wait_for(instance.gone, self.spec.drain_s)
             instance.kill("did not drain in time")
