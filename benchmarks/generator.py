@@ -1,0 +1,238 @@
+"""The load of `benchmarks/serving.py`, in a process of its own: uvloop and raw MessagePack.
+
+    python -m benchmarks.generator SOCKET closed CLIENTS SECONDS
+    python -m benchmarks.generator SOCKET open RATE SECONDS
+
+Every client sends its own input and checks that it gets that input's output: an answer that went
+to the wrong caller fails the run. Prints one JSON object.
+"""
+
+import asyncio
+import json
+import random
+import resource
+import struct
+import sys
+import time
+from array import array
+from typing import Any
+
+import msgpack
+import uvloop
+
+OPEN_CONNECTIONS = 16
+DECODE_EACH = 64
+"""One answer in so many is decoded whole and compared; of the others the head is checked."""
+WARM_UP_S = 1.0
+LAST_ANSWERS_S = 5.0
+REQUEST_HEAD = b"\x94\x00\xce"
+ANSWER_HEAD = b"\x94\x01\xce"
+ID_DIGITS = 16
+INPUTS = 64
+ERRORS_KEPT = 3
+
+
+class Template:
+    """An `infer` of `tiny` with one row, encoded once; msgid and id are written into a copy."""
+
+    def __init__(self, seed: int) -> None:
+        numbers = random.Random(seed)
+        row = struct.pack(f"<{INPUTS}f", *(numbers.uniform(-1, 1) for _ in range(INPUTS)))
+        marker = "i" * ID_DIGITS
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, INPUTS], "data": row}
+        body = {"model_name": "tiny", "id": marker, "inputs": [tensor]}
+        packed = msgpack.packb([0, 0, "infer", [body]])
+        # msgpack writes msgid 0 as one byte; ours always takes five.
+        self._after_msgid = packed[3:]
+        self._id_at = len(REQUEST_HEAD) + 4 + self._after_msgid.index(marker.encode())
+
+    def request(self, msgid: int) -> bytes:
+        """The frame of request `msgid`."""
+        frame = bytearray(REQUEST_HEAD + msgid.to_bytes(4, "big") + self._after_msgid)
+        frame[self._id_at : self._id_at + ID_DIGITS] = b"%016x" % msgid
+        return bytes(frame)
+
+
+class Client(asyncio.Protocol):
+    """One connection; `on_answer(client, msgid)` is called for each answer."""
+
+    def __init__(self, load: "Load", seed: int) -> None:
+        self.load = load
+        self.template = Template(seed)
+        self.expected: bytes | None = None
+        self.answers = 0
+        self._unpacker = msgpack.Unpacker(read_size=4096, max_buffer_size=2**26)
+        self._fed = bytearray()
+        self._done = 0
+
+    def connection_made(self, transport: Any) -> None:
+        """The loop's."""
+        self.transport = transport
+
+    def send(self, msgid: int) -> None:
+        """Send one request."""
+        self.transport.write(self.template.request(msgid))
+
+    def data_received(self, chunk: bytes) -> None:
+        """Every whole answer in the chunk."""
+        self._unpacker.feed(chunk)
+        self._fed += chunk
+        start = 0
+        while True:
+            try:
+                self._unpacker.skip()
+            except msgpack.OutOfData:
+                break
+            end = self._unpacker.tell() - self._done
+            self._answer(memoryview(self._fed)[start:end].tobytes())
+            start = end
+        del self._fed[:start]
+        self._done += start
+
+    def _answer(self, frame: bytes) -> None:
+        if not frame.startswith(ANSWER_HEAD) or frame[7] != 0xC0:
+            self.load.error(msgpack.unpackb(frame))
+        elif self.answers % DECODE_EACH == 0:
+            self._compare(msgpack.unpackb(frame)[3])
+        self.answers += 1
+        self.load.on_answer(self, int.from_bytes(frame[3:7], "big"))
+
+    def _compare(self, answer: dict[str, Any]) -> None:
+        output = answer["outputs"][0]["data"]
+        if self.expected is None:
+            self.expected = output
+        # Another batch size may round differently in the last bits, another row differs at once.
+        given = struct.unpack(f"<{len(output) // 4}f", output)
+        expected = struct.unpack(f"<{len(output) // 4}f", self.expected)
+        if any(abs(one - other) > 1e-5 for one, other in zip(given, expected, strict=True)):
+            self.load.error(["the answer is another request's", list(given), list(expected)])
+
+
+class Load:
+    """Counts and measures; `latencies_s` from sending (closed) or from the intended time (open)."""
+
+    def __init__(self) -> None:
+        self.latencies_s = array("d")
+        self.errors = 0
+        self.kept: list[Any] = []
+        self.began_s = time.monotonic() + WARM_UP_S
+        self.sent_s: dict[int, float] = {}
+        self.next_msgid = 0
+        self.is_over = False
+        self.all_answered = asyncio.Event()
+
+    def error(self, what: Any) -> None:
+        """Something other than an answer came back."""
+        self.errors += 1
+        if len(self.kept) < ERRORS_KEPT:
+            self.kept.append(repr(what)[:500])
+
+    def take(self, sent_s: float) -> int:
+        """A new msgid whose latency counts from `sent_s`."""
+        self.next_msgid += 1
+        self.sent_s[self.next_msgid] = sent_s
+        return self.next_msgid
+
+    def on_answer(self, client: Client, msgid: int) -> None:
+        """Measure; a closed loop sends the next one."""
+        now_s = time.monotonic()
+        sent_s = self.sent_s.pop(msgid)
+        if sent_s >= self.began_s:
+            self.latencies_s.append(now_s - sent_s)
+        self.answered(client)
+
+    def answered(self, client: Client) -> None:
+        """What follows an answer."""
+        if not self.sent_s:
+            self.all_answered.set()
+
+    async def missing(self, within_s: float) -> int:
+        """How many requests have no answer after so many seconds."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self.sent_s:
+                    self.all_answered.clear()
+                    await self.all_answered.wait()
+        except TimeoutError:
+            return len(self.sent_s)
+        return 0
+
+
+class Closed(Load):
+    """Each client has one request in flight."""
+
+    def answered(self, client: Client) -> None:
+        """The next request of this client."""
+        if not self.is_over:
+            client.send(self.take(time.monotonic()))
+
+
+async def connect(load: Load, path: str, count: int) -> list[Client]:
+    """Open the connections, one after the other."""
+    loop = asyncio.get_running_loop()
+    clients = []
+    for seed in range(count):
+        _, client = await loop.create_unix_connection(lambda seed=seed: Client(load, seed), path)
+        clients.append(client)
+    return clients
+
+
+async def closed(path: str, clients: int, seconds: float) -> Load:
+    """`clients` connections with one request in flight each."""
+    load = Closed()
+    for client in await connect(load, path, clients):
+        load.answered(client)
+    await asyncio.sleep(WARM_UP_S + seconds)
+    load.is_over = True
+    return load
+
+
+async def opened(path: str, rate: int, seconds: float) -> Load:
+    """`rate` requests a second, each due at its own time whether or not others were answered."""
+    load = Load()
+    clients = await connect(load, path, OPEN_CONNECTIONS)
+    start_s, count = time.monotonic(), 0
+    total = int((WARM_UP_S + seconds) * rate)
+    while count < total:
+        due = min(total, int((time.monotonic() - start_s) * rate))
+        for index in range(count, due):
+            clients[index % len(clients)].send(load.take(start_s + index / rate))
+        count = max(count, due)
+        await asyncio.sleep(max(0.0, start_s + (count + 1) / rate - time.monotonic()))
+    load.errors += await load.missing(LAST_ANSWERS_S)
+    return load
+
+
+def summary(load: Load, seconds: float) -> dict[str, Any]:
+    """Throughput and quantiles."""
+    ordered = sorted(load.latencies_s)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+
+    def quantile_ms(share: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3, 3)
+
+    return {
+        "answers": len(ordered),
+        "per_s": round(len(ordered) / seconds, 1),
+        "errors": load.errors,
+        "error_samples": load.kept,
+        "p50_ms": quantile_ms(0.50),
+        "p90_ms": quantile_ms(0.90),
+        "p99_ms": quantile_ms(0.99),
+        "p999_ms": quantile_ms(0.999),
+        "max_ms": quantile_ms(1.0),
+        "generator_cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
+    }
+
+
+def main() -> None:
+    """Run one load and print its summary."""
+    path, kind, amount, seconds_text = sys.argv[1:5]
+    seconds = float(seconds_text)
+    work = (closed if kind == "closed" else opened)(path, int(amount), seconds)
+    load = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(work)
+    print(json.dumps(summary(load, seconds)))
+
+
+if __name__ == "__main__":
+    main()

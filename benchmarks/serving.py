@@ -1,0 +1,150 @@
+"""Throughput and latency of `tiny` through the whole mesh.
+
+`python -m benchmarks.serving [--seconds 8] [--note TEXT] [--no-save]` makes a bench home, starts it
+with the supervisor, and runs one closed-loop client, 64 of them, and an open loop of 1,000 requests
+a second, each from a generator process of its own (`benchmarks/generator.py`). Prints a table and
+writes `benchmarks/results/serving.json`. Exit code 1 when a request failed.
+
+CPU per request is what the process used during the load, the warm-up included in both.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.generator import WARM_UP_S
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
+EXAMPLE = ROOT / "examples" / "bench"
+LOADS = (("closed", 1), ("closed", 64), ("open", 1_000))
+GOALS = {"closed 64": {"per_s": 15_000.0}, "closed 1": {"p50_ms": 0.4}}
+SERVICES = ("orchestrator", "model_runtime", "control_plane", "data_fabric")
+start_s_max = 120.0
+load_extra_s_max = 30.0
+seconds_max = 120.0
+
+
+def supervisor(home: Path, *words: str) -> str:
+    """Run a supervisor command in this checkout; its standard output."""
+    command = [sys.executable, "-m", "supervisor", *words, "--home", str(home)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=start_s_max, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} failed: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def pids(home: Path) -> dict[str, int]:
+    """The active process of each service."""
+    children = json.loads(supervisor(home, "status", "--json"))["children"]
+    return {
+        child["service"]: child["pid"]
+        for child in children
+        if child["service"] in SERVICES and child.get("role", "active") == "active"
+    }
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used. Source: proc(5), utime and stime."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def run_load(home: Path, kind: str, amount: int, seconds: float) -> dict[str, Any]:
+    """One load; what its generator measured, and the CPU of each service per request."""
+    path = home / ".mortise" / "run" / "orchestrator.sock"
+    command = [sys.executable, "-m", "benchmarks.generator", str(path), kind, str(amount)]
+    running = pids(home)
+    before = {service: cpu_s(pid) for service, pid in running.items()}
+    done = subprocess.run(
+        [*command, str(seconds)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=seconds + load_extra_s_max,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    requests = found["answers"] * (seconds + WARM_UP_S) / seconds
+    found["cpu_us_per_request"] = {
+        service: round((cpu_s(pid) - before[service]) * 1e6 / requests, 1)
+        for service, pid in running.items()
+    }
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on; no host name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def table(loads: dict[str, dict[str, Any]]) -> str:
+    """The figures for people."""
+    columns = ("per_s", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "errors")
+    rows = [f"{'load':<12}" + "".join(f"{name:>11}" for name in columns)]
+    rows += [
+        f"{name:<12}" + "".join(f"{found[column]:>11}" for column in columns)
+        for name, found in loads.items()
+    ]
+    return "\n".join(rows)
+
+
+def measure(seconds: float) -> dict[str, dict[str, Any]]:
+    """Every load against one mesh."""
+    folder = Path(tempfile.mkdtemp(prefix="mob", dir="/tmp"))
+    home = folder / "home"
+    shutil.copytree(EXAMPLE, home)
+    try:
+        supervisor(home, "start", "--detach")
+        try:
+            return {
+                f"{kind} {amount}": run_load(home, kind, amount, seconds) for kind, amount in LOADS
+            }
+        finally:
+            supervisor(home, "stop")
+    finally:
+        shutil.rmtree(folder)
+
+
+def main() -> int:
+    """Measure, print, save."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each load (default 8)")
+    parser.add_argument("--note", default="", help="kept with the figures")
+    parser.add_argument("--no-save", action="store_true", help="leave the results file alone")
+    options = parser.parse_args()
+    seconds = min(options.seconds, seconds_max)
+    loads = measure(seconds)
+    print(table(loads))
+    if not options.no_save:
+        found = {
+            "what": "infer of `tiny`, one row, through the whole mesh",
+            "command": f"python -m benchmarks.serving --seconds {seconds:g}",
+            "goals": GOALS,
+            "loads": loads,
+            "machine": machine(),
+            "note": options.note,
+        }
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    return 1 if any(found["errors"] for found in loads.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
