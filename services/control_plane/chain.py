@@ -94,11 +94,15 @@ def change(before: PolicySet, changed: Iterable[Policy], removed: Iterable[Key] 
 
 
 def replay(
-    log: Iterable[StoredEntry], *, version: int | None = None, instant_us: int | None = None
+    log: Iterable[StoredEntry],
+    *,
+    version: int | None = None,
+    instant_us: int | None = None,
+    since: PolicySet = VERSION_0,
 ) -> PolicySet:
     """The set in force at a version (None: the last) or at an instant: the last entry not after
-    it. `log` begins at version 1; times in it never go back."""
-    policies = VERSION_0
+    it. `log` begins behind `since`; times in it never go back."""
+    policies = since
     for stored in log:
         entry = load(stored)
         if version is not None and entry.version > version:

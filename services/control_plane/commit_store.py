@@ -10,7 +10,7 @@ from typing import TypeVar
 import apsw
 
 from contracts.limits import page_items_max
-from contracts.policies import PolicySet
+from contracts.policies import VERSION_0, PolicySet
 from contracts.types import UNSET
 from services.control_plane.chain import Entry, StoredEntry, Verdict, load, replay, verify
 from services.control_plane.connection import Schema
@@ -18,7 +18,6 @@ from services.control_plane.database import Database
 
 T = TypeVar("T")
 NAME = "policy.db"
-_replayed_max = 1_000_000
 _COLUMNS = "version, CAST(hash AS TEXT), CAST(content AS BLOB)"
 """Cast, because whoever tampers may also change a value's type."""
 _ballast_bytes = 2 * 1024 * 1024
@@ -85,12 +84,17 @@ class CommitStore:
     async def replay(
         self, *, version: int | None = None, instant_us: int | None = None
     ) -> PolicySet:
-        """The set in force at a version or an instant; without either the newest."""
-        return await self.database.read(
-            lambda connection: replay(
-                _page(connection, 0, _replayed_max), version=version, instant_us=instant_us
-            )
-        )
+        """The set in force at a version or an instant, else the newest; a page at a time."""
+        policies = VERSION_0
+        while True:
+
+            def work(connection: apsw.Connection, since: PolicySet = policies) -> PolicySet:
+                page = _page(connection, since.version, page_items_max)
+                return replay(page, version=version, instant_us=instant_us, since=since)
+
+            before, policies = policies.version, await self.database.read(work)
+            if policies.version < before + page_items_max:
+                return policies
 
     async def newest(self, choose: Callable[[Entry], T | None]) -> T | None:
         """The first answer of `choose` over the entries, newest first."""

@@ -11,7 +11,15 @@ import pytest
 from contracts.policies import BatchingPolicy, BatchingSpec, PolicySet
 from contracts.types import UNSET
 from services.control_plane import commit_store as module
-from services.control_plane.chain import GENESIS, Entry, StoredEntry, change, format_instant, store
+from services.control_plane.chain import (
+    GENESIS,
+    Entry,
+    StoredEntry,
+    change,
+    format_instant,
+    load,
+    store,
+)
 from services.control_plane.commit_store import CommitStore
 from services.control_plane.connection import DatabaseError
 
@@ -94,12 +102,16 @@ async def test_the_log_can_only_grow(commits: CommitStore) -> None:
     assert (await commits.verify()).commits == COUNT
 
 
-async def test_verification_walks_every_page(
+async def test_the_log_is_walked_page_by_page(
     commits: CommitStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages shorter than the log, and of exactly its length, give the same verdict."""
+    """Pages shorter than the log, and of exactly its length, give the same verdict and sets."""
     for limit in (1, 7, COUNT, COUNT + 1):
         monkeypatch.setattr(module, "page_items_max", limit)
+        for version in (0, 7, 8, COUNT):
+            assert (await commits.replay(version=version)).version == version
+        assert (await commits.replay()).digest() == load(LOG[-1]).policy
+        assert (await commits.replay(instant_us=14_000_000)).version == 14
         verdict = await commits.verify()
         assert (verdict.commits, verdict.head, verdict.broken_at) == (COUNT, LOG[-1].hash, UNSET)
 
