@@ -25,6 +25,9 @@ class _Collected:
 def exposition(parts: Iterable[tuple[str, int, list[Metric]]]) -> bytes:
     """The text for (service, index, metrics) of each process; equal names become one family.
 
+    Every series gets the labels `service` and `replica`; a label of that name that it has already
+    becomes `exported_…`, as Prometheus itself does it.
+
     A family that another process declared with another kind is left out: the first one stands.
     """
     families: dict[str, Exposed] = {}
@@ -39,7 +42,8 @@ def exposition(parts: Iterable[tuple[str, int, list[Metric]]]) -> bytes:
 
 def _add(family: Exposed, metric: Metric, place: dict[str, str]) -> None:
     for series in metric.series:
-        labels = {**dict(zip(metric.labels, series.labels, strict=True)), **place}
+        own = dict(zip(metric.labels, series.labels, strict=True))
+        labels = {(f"exported_{key}" if key in place else key): own[key] for key in own} | place
         if metric.kind == "counter":
             family.add_sample(f"{family.name}_total", labels, series.value)
         elif metric.kind == "gauge":

@@ -69,6 +69,8 @@ async def test_a_killed_child_refuses_nobody(mesh: ToyMesh, service: str) -> Non
 
     async def act() -> None:
         kill(pid, signal.SIGKILL)
+        if service == "control_plane":  # alone in having no standby: its absence is told at once
+            await asyncio.to_thread(mesh.wait_for, lambda: not mesh.child(service)["ready"], 1.0)
         await asyncio.to_thread(mesh.wait_for, lambda: mesh.child(service)["pid"] not in (0, pid))
         await asyncio.to_thread(mesh.wait_for, lambda: mesh.child(service)["ready"])
 

@@ -46,6 +46,14 @@ def test_a_family_of_another_kind_is_left_out() -> None:
     assert "ai_x_bucket" not in text
 
 
+def test_a_label_of_ours_does_not_hide_one_of_theirs() -> None:
+    """A metric that has a label `service` itself keeps it under another name."""
+    gauge = metric("gauge", labels=["service"], series=[Series(labels=["fabric"], value=1)])
+    text = exposition([("control_plane", 0, [gauge])]).decode()
+    labels = next(iter(text_string_to_metric_families(text))).samples[0].labels
+    assert labels == {"exported_service": "fabric", "service": "control_plane", "replica": "0"}
+
+
 def test_hostile_label_values_are_escaped() -> None:
     """A model named like exposition text stays a label value."""
     name = 'a"} 1\nfake 2'
