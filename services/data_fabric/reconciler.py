@@ -113,14 +113,15 @@ class Reconciler:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            await self._reconcile()
+            await self.reconcile()
             if not self._wake.is_set():
                 self.settled.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(source_poll_s):
                     await self._wake.wait()
 
-    async def _reconcile(self) -> None:
+    async def reconcile(self) -> None:
+        """Once: take up what the deployments, the files and the sources say now."""
         wanted, problems = await self._aside(read_wanted, self._home, self._packs)
         if problems != self.problems:
             self.problems = problems
