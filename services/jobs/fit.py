@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from contracts.errors import MeshError
 from contracts.pack import Architecture
 from services.jobs.dataset import Dataset
 from services.jobs.training_config import NetworkTable, TrainingTable
@@ -22,7 +23,6 @@ warmup_share = 0.15
 """Of the steps; the learning rate climbs, then falls along a cosine (OneCycleLR)."""
 table_deviation = 0.05
 """Of the initial category rows: small beside the numbers' part, so that rare values stay mild."""
-
 evaluation_rows = 65_536
 """Rows evaluated at once, so that hidden layers stay small."""
 
@@ -46,7 +46,10 @@ def fit(
     on_epoch: Callable[[int, float, float], None],
 ) -> Fitted:
     """Minimise cross entropy against `targets` (probabilities FP32 [n, labels]: the labels, or a
-    teacher's). `on_epoch` is told epoch, training loss, validation log loss against the labels."""
+    teacher's). `on_epoch` is told epoch, training loss, validation log loss against the labels.
+
+    Raises MeshError OUTPUT_INVALID when the training diverges.
+    """
     architecture = _architecture(dataset, network)
     generator = torch.Generator().manual_seed(training.seed)
     torch.manual_seed(training.seed)  # dropout draws from the global generator
@@ -81,7 +84,8 @@ def fit(
             best_loss = validate_loss
             arrays = {name: tensor.detach().numpy().copy() for name, tensor in tensors.items()}
             best = Fitted(architecture, arrays, epoch, every_logit)
-    assert best is not None, "a finite validation loss was seen"
+    if best is None:
+        raise MeshError("OUTPUT_INVALID", "no epoch ended with a finite validation loss")
     return best
 
 

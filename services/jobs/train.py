@@ -25,7 +25,7 @@ from services.jobs.training_config import ModelConfig, SmallConfig, read_config,
 from services.jobs.training_inputs import Inputs, code_digest, packages, read_inputs
 from services.model_runtime.backends.torch_module import pin_numerics
 from services.model_runtime.mapping import Array
-from services.model_runtime.postprocess import softmax
+from services.model_runtime.probabilities import softmax
 from shared.clock import SYSTEM
 from shared.pack_digests import sha256
 
@@ -46,6 +46,7 @@ def train(
 ) -> tuple[Dataset, dict[str, Trained]]:
     """Train both models on these inputs and stage their packs into `models_dir`."""
     pin_numerics(threads)
+    code = code_digest()
     dataset = make_dataset(
         inputs.features,
         inputs.outcome,
@@ -60,7 +61,7 @@ def train(
     champion = _fit(dataset, config, labels)
     distilled = _fit(dataset, small, softmax(champion.logits).astype(np.float32))
     trained = {
-        model.name: _stage(inputs, dataset, config, model, fitted, models_dir)
+        model.name: _stage(inputs, dataset, config, model, fitted, code, models_dir)
         for model, fitted in ((config, champion), (small, distilled))
     }
     return dataset, trained
@@ -86,6 +87,7 @@ def _stage(
     config: ModelConfig,
     model: ModelConfig | SmallConfig,
     fitted: Fitted,
+    code: str,
     models_dir: Path,
 ) -> Trained:
     positive = config.labels.index(config.label.then)
@@ -114,14 +116,14 @@ def _stage(
         ),
         architecture=fitted.architecture,
         provenance=Provenance(
-            code=code_digest(),
+            code=code,
             seed=model.training.seed,
             data=inputs.sources,
             feature_code=inputs.feature_code,
             hyperparameters={
                 **msgspec.to_builtins(model.training),
                 "epoch": fitted.epoch,
-                "distilled_from": "" if model is config else config.name,
+                "targets": "labels" if model is config else f"probabilities of {config.name}",
             },
             packages=packages(),
             metrics={f"validate_{name}": score for name, score in validated.items()}

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 
 from contracts.errors import MeshError
 from contracts.features import Dtype
+from services.data_fabric.engine import EngineFailed
 from services.data_fabric.offline import features
+from services.data_fabric.refusal import SourceRefused, ViewRefused
 from services.data_fabric.sources import SourceReader
 from services.data_fabric.sql import parse
 from services.jobs.training_config import ModelConfig
@@ -30,6 +32,7 @@ _CODE = (
     "services/jobs/train.py",
     "services/model_runtime/backends/architectures.py",
     "services/model_runtime/encoding.py",
+    "services/model_runtime/probabilities.py",
 )
 """What decides the numbers of a pack, besides the packages below."""
 _PACKAGES = ("duckdb", "numpy", "pyarrow", "torch")
@@ -53,10 +56,16 @@ class Inputs:
 def read_inputs(folder: Path, config: ModelConfig) -> Inputs:
     """Compute the features of every row of the labelled source of the home in `folder`.
 
-    Raises MeshError INVALID_REQUEST when the home lacks a source or the source a column, and what
-    the data fabric refuses.
+    Raises MeshError INVALID_REQUEST when the home lacks a source or the source a column, or when
+    the data fabric refuses the view or a source.
     """
-    home = Home(folder)
+    try:
+        return _read(Home(folder), config)
+    except (ViewRefused, SourceRefused, EngineFailed) as error:
+        raise MeshError("INVALID_REQUEST", str(error)) from error
+
+
+def _read(home: Home, config: ModelConfig) -> Inputs:
     tables = home.config().sources
     if config.label.source not in tables:
         raise MeshError("INVALID_REQUEST", f"the home has no source {config.label.source}")

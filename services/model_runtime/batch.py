@@ -13,6 +13,7 @@ class Batch:
     __slots__ = ("_call", "_received_us", "_work", "generation", "is_cancelled")
 
     def __init__(self, call: Call, generation: Generation[Model]) -> None:
+        """The body has passed `check_counts`."""
         self.generation = generation
         self.is_cancelled = False
         self._call = call
@@ -67,3 +68,17 @@ class Batch:
 
     def _cancel(self) -> None:
         self.is_cancelled = True
+
+
+def check_counts(work: Execute) -> None:
+    """Raises MeshError INVALID_REQUEST unless there is one row count, risk level and deadline a
+    request, and every request has rows."""
+    requests = len(work.rows)
+    if not len(work.risk_levels) == len(work.deadlines_us) == requests:
+        raise MeshError(
+            "INVALID_REQUEST",
+            f"{requests} requests have {len(work.risk_levels)} risk levels and"
+            f" {len(work.deadlines_us)} deadlines",
+        )
+    if min(work.rows) < 1:
+        raise MeshError("INVALID_REQUEST", f"a request has {min(work.rows)} rows")

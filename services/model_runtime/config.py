@@ -26,6 +26,7 @@ weights_share_max = 0.8
 switch_interval_s = 0.0005
 """How long the compute thread may hold the interpreter while the loop wants it; Python's default
 of 5 ms would delay every frame that arrives during pre- or postprocessing."""
-probability_sum_tolerance = 1e-6
+failed_requests_logged_max = 32
+"""Requests of one failed batch that get a log record of their own."""
 
 assert queue_batches_max > credits_batches, "granted credits are never refused"

@@ -14,7 +14,7 @@ from contracts.inference import Tensor
 from contracts.pack import Manifest
 from contracts.types import UNSET
 from services.model_runtime.backends.base import Array, Backend
-from services.model_runtime.config import inline_s
+from services.model_runtime.config import failed_requests_logged_max, inline_s
 from services.model_runtime.postprocess import Checked, Postprocess
 from services.model_runtime.preprocess import Preprocess, TensorPreprocess, ViewPreprocess
 from shared import logs
@@ -116,14 +116,7 @@ class Model:
         except MeshError:
             raise
         except Exception as error:
-            trace_id = batch.trace_ids[0] if batch.trace_ids else ""
-            log.exception(
-                "forward_failed",
-                trace_id=trace_id,
-                model_name=batch.model_name,
-                model_version=batch.model_version,
-                rows=rows,
-            )
+            _log_failure(batch)
             what = f"{batch.model_name} version {batch.model_version}, {rows} rows"
             raise MeshError("FORWARD_FAILED", f"{what}: {type(error).__name__}") from error
         finally:
@@ -132,6 +125,15 @@ class Model:
         checked = self._postprocess.check(outputs, batch, rows, is_live)
         times.postprocess = self._clock.monotonic_us() - forwarded_us
         return checked
+
+
+def _log_failure(batch: Execute) -> None:
+    """The exception in progress, under the first request's trace id; the others point there."""
+    first, *others = batch.trace_ids or [""]
+    record = log.bind(model_name=batch.model_name, model_version=batch.model_version)
+    record.exception("forward_failed", trace_id=first, requests=len(batch.rows))
+    for trace_id in others[: failed_requests_logged_max - 1]:
+        record.error("forward_failed", trace_id=trace_id, exception_under=first)
 
 
 def _live_rows(batch: Execute, waited_us: int) -> Array | None:

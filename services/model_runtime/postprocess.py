@@ -18,8 +18,8 @@ from contracts.execution import Execute
 from contracts.inference import Prediction, Tensor
 from contracts.pack import Action, ModelContract
 from contracts.types import UNSET
-from services.model_runtime.config import probability_sum_tolerance
 from services.model_runtime.mapping import NUMPY_TYPES, Array
+from services.model_runtime.probabilities import are_probabilities, softmax
 
 _encode = msgspec.msgpack.Encoder().encode
 _NO_PREDICTIONS = msgspec.Raw(_encode([]))
@@ -195,20 +195,4 @@ def _both(one: Array | None, other: Array | None) -> Array | None:
     if one is None or other is None:
         return other if one is None else one
     both: Array = one & other
-    return both
-
-
-def softmax(logits: Array) -> Array:
-    """Probabilities FP64 [n, labels] of logits; not finite where the logits are not."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-        probabilities: Array = shifted / shifted.sum(axis=1, keepdims=True)
-    return probabilities
-
-
-def are_probabilities(probabilities: Array) -> Array:
-    """Per row: every one in [0, 1] and their sum 1 within the tolerance. False for NaN."""
-    sums = np.abs(probabilities.sum(axis=1) - 1.0) <= probability_sum_tolerance
-    bounded = ((probabilities >= 0.0) & (probabilities <= 1.0)).all(axis=1)
-    both: Array = sums & bounded
     return both

@@ -15,7 +15,7 @@ from contracts.service import Metric
 from contracts.types import Scalar
 from services.model_runtime import memory
 from services.model_runtime.backends.torch_module import pin_numerics
-from services.model_runtime.batch import Batch
+from services.model_runtime.batch import Batch, check_counts
 from services.model_runtime.config import (
     credits_batches,
     queue_batches_max,
@@ -146,6 +146,7 @@ class ModelRuntime(Service):
                 retry_after_ms=10,
             )
         body = call.body
+        check_counts(body)
         batch = Batch(call, self._generations.acquire(body.model_name, body.model_version))
         if pending == 0 and batch.is_inline():
             self._counters.batches_inline += 1

@@ -75,7 +75,7 @@ def test_nothing_is_computed_when_every_request_has_expired(
 def test_a_forward_that_raises_fails_every_row_under_its_own_trace(
     make_model: Make, make_batch: Make, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """FORWARD_FAILED tells the kind; the message is in the log under the batch's trace id."""
+    """FORWARD_FAILED tells the kind; the log has the message, and a record for each request."""
 
     def fail(x: Any) -> Any:
         raise ValueError("secret 4711")
@@ -89,6 +89,7 @@ def test_a_forward_that_raises_fails_every_row_under_its_own_trace(
     logged = capsys.readouterr().err
     assert "secret 4711" in logged
     assert "0" * 32 in logged
+    assert "0" * 31 + "1" in logged
 
 
 def test_a_backend_out_of_memory_is_said_as_such(

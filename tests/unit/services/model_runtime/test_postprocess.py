@@ -12,7 +12,8 @@ from contracts.inference import Prediction
 from contracts.pack import Action, ModelContract, TensorContract
 from contracts.types import UNSET
 from services.model_runtime.mapping import Array
-from services.model_runtime.postprocess import Postprocess, are_probabilities, softmax
+from services.model_runtime.postprocess import Postprocess
+from services.model_runtime.probabilities import are_probabilities, softmax
 
 LABELS = ["late", "on_time"]
 RULES = [

@@ -145,6 +145,24 @@ async def test_unknown_models_and_versions_are_named(client: RpcClient, make_bat
         await client.call("execute", make_batch([1], model="tiny", columns=64, model_version="9"))
 
 
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"risk_levels": []}, "1 requests have 0 risk levels and 1 deadlines"),
+        ({"deadlines_us": [1, 2]}, "1 requests have 1 risk levels and 2 deadlines"),
+        ({"rows": [0]}, "a request has 0 rows"),
+    ],
+)
+async def test_counts_that_disagree_are_refused(
+    client: RpcClient, make_batch: Make, parts: dict[str, Any], reason: str
+) -> None:
+    """Every request has its rows, its risk level, its deadline."""
+    with pytest.raises(MeshError, match=reason) as caught:
+        batch = make_batch([1], model="tiny", columns=64)
+        await client.call("execute", msgspec.structs.replace(batch, **parts))
+    assert caught.value.name == "INVALID_REQUEST"
+
+
 async def test_a_cancelled_batch_that_waits_is_never_computed(
     client: RpcClient, make_batch: Make
 ) -> None:
