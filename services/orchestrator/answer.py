@@ -15,12 +15,12 @@ from contracts.errors import ErrorBody, MeshError
 from contracts.inference import InferenceResponse, Item, Mark, Prediction, Tensor, Usage
 from contracts.lineage import Lineage, Receipt
 from contracts.stages import Timing
-from services.orchestrator.batching import cut, drop_rows
+from services.orchestrator.batching import drop_rows
 from services.orchestrator.combinations import Combined
 from services.orchestrator.execution import join
 from services.orchestrator.output_contract import check_predictions
-from services.orchestrator.plan import ModelPlan, TensorPlan
-from services.orchestrator.request import Bytes, Part, Work
+from services.orchestrator.plan import ModelPlan
+from services.orchestrator.request import Part, Work
 
 _OK = Item(status="ok")
 _NO_MARKS: list[Mark] = []
@@ -122,7 +122,7 @@ def receipt_of(
         rows=answer.usage.rows,
         tokens_in=0,
         tokens_out=0,
-        compute_us=sum([_compute_us(part) for part in work.parts]),
+        compute_us=_compute_us(work),
         total_us=timing.total,
         stages_us=stages_us,
         hops=[(hop.instance, hop.received, hop.sent) for hop in timing.hops],
@@ -134,25 +134,23 @@ def _outputs_of(work: Work, rows: int) -> list[Tensor]:
     tensors = []
     for index in work.outputs:
         plan = work.plan.outputs[index]
+        pieces = [_rows_of(part, index, plan.row_bytes) for part in work.parts if part.good_rows]
+        shape = [rows, *plan.row_shape]
         tensors.append(
-            Tensor(
-                name=plan.name,
-                datatype=plan.datatype,
-                shape=[rows, *plan.row_shape],
-                data=join([_rows_of(part, index, plan) for part in work.parts if part.good_rows]),
-            )
+            Tensor(name=plan.name, datatype=plan.datatype, shape=shape, data=join(pieces))
         )
     return tensors
 
 
-def _rows_of(part: Part, index: int, plan: TensorPlan) -> Bytes:
+def _rows_of(part: Part, index: int, row_bytes: int) -> memoryview:
     """The part's rows of one output, failed ones left out; not copied if there are none."""
     batch = part.batch
     assert batch is not None, "a part with good rows was in a batch"
     assert batch.executed is not None, "which was answered"
     joined = cast(memoryview, batch.executed.outputs[index].data)
-    data = cut(joined, part.batch_row, part.good_rows, plan.row_bytes)
-    return data if part.errors is None else drop_rows(data, plan.row_bytes, part.errors)
+    start = part.batch_row * row_bytes
+    data = joined[start : start + part.good_rows * row_bytes]
+    return data if part.errors is None else memoryview(drop_rows(data, row_bytes, part.errors))
 
 
 def _predictions_of(work: Work) -> list[Prediction]:
@@ -176,9 +174,11 @@ def _marks(freshness_s: float | UnsetType, frozen: list[str], plan: ModelPlan) -
     return marks
 
 
-def _compute_us(part: Part) -> int:
-    """The part's share of its batch's forward, by rows."""
-    batch = part.batch
-    if batch is None or batch.executed is None:
-        return 0
-    return batch.executed.forward_us * part.good_rows // batch.rows
+def _compute_us(work: Work) -> int:
+    """The request's share of its batches' forwards, by rows."""
+    compute_us = 0
+    for part in work.parts:
+        batch = part.batch
+        if batch is not None and batch.executed is not None:
+            compute_us += batch.executed.forward_us * part.good_rows // batch.rows
+    return compute_us

@@ -55,7 +55,7 @@ def cut(data: Bytes, start: int, rows: int, row_bytes: int) -> memoryview:
     return memoryview(data)[start * row_bytes : (start + rows) * row_bytes]
 
 
-def drop_rows(data: Bytes, row_bytes: int, dropped: Container[int]) -> Bytes:
+def drop_rows(data: Bytes, row_bytes: int, dropped: Container[int]) -> bytes:
     """The data without the dropped rows."""
     rows = range(len(data) // row_bytes)
     return b"".join(cut(data, row, 1, row_bytes) for row in rows if row not in dropped)

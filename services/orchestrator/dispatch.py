@@ -27,8 +27,8 @@ _AGAIN = frozenset({"UNAVAILABLE", "MODEL_NOT_READY", "MODEL_UNKNOWN", "CANCELLE
 class Dispatcher:
     """Batches parts and hands them to replicas; on the loop's thread only.
 
-    `on_done` or `on_failed` is called once for each submitted part whose request has not ended
-    before.
+    Each submitted part whose request has not ended before is once in a call of `on_done`, or
+    given to `on_failed`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Dispatcher:
         clock: Clock,
         wheel: Wheel[Awaited],
         observed: Observed,
-        on_done: Callable[[Part], None],
+        on_done: Callable[[Sequence[Part]], None],
         on_failed: Callable[[Part, MeshError], None],
     ) -> None:
         self.queue = queue
@@ -138,13 +138,14 @@ class Dispatcher:
         """Hand back the parts whose requests have not ended meanwhile."""
         parts = [part for part in batch.parts if part.work.outcome is None]
         batch.parts = []  # breaks the cycle of batch and parts
+        if error is None:
+            self._on_done(parts)
+            return
         now_s = self._clock.monotonic()
         for part in parts:
             if part.work.outcome is not None:
                 continue  # it ended with another part of its request, just now
-            if error is None:
-                self._on_done(part)
-            elif self._try_again(part, error):
+            if self._try_again(part, error):
                 part.batch = None
                 self.submit(part, now_s)
             else:

@@ -14,7 +14,7 @@ from contracts.inference import Tensor
 from contracts.methods import METHODS
 from services.orchestrator.output_contract import check_outputs
 from services.orchestrator.plan import ModelPlan
-from services.orchestrator.request import Part, Where
+from services.orchestrator.request import Bytes, Part, Where
 from services.orchestrator.stamps import batch_stages
 from shared.deadline import remaining_us, share_deadline
 
@@ -112,6 +112,8 @@ class Batch:
             part.errors[row - (ends[index] - part.good_rows)] = error
 
 
-def join(pieces: Sequence[bytes | memoryview]) -> memoryview:
+def join(pieces: Sequence[Bytes]) -> memoryview:
     """The pieces one after the other; a single one is not copied."""
-    return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+    if len(pieces) > 1:
+        return memoryview(b"".join(pieces))
+    return memoryview(pieces[0])

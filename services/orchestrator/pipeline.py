@@ -76,7 +76,7 @@ class Pipeline:
             clock,
             self._awaited,
             self.observed,
-            on_done=self._part_done,
+            on_done=self._parts_done,
             on_failed=self._part_failed,
         )
 
@@ -139,29 +139,32 @@ class Pipeline:
         elif part.good_rows:
             self.dispatcher.submit(part, self._clock.monotonic())
         else:
-            self._part_done(part)
+            self._parts_done([part])
 
     def _part_failed(self, part: Part, error: MeshError) -> None:
         self._fail(part.work, error)
 
-    def _part_done(self, part: Part) -> None:
-        part.where = Where.DONE
-        work = part.work
-        work.parts_left -= 1
-        if work.parts_left == 0:
-            self._answer(work)
+    def _parts_done(self, parts: Sequence[Part]) -> None:
+        """The parts have all that they need; some of their requests may be whole now."""
+        whole = []
+        for part in parts:
+            part.where = Where.DONE
+            work = part.work
+            work.parts_left -= 1
+            if work.parts_left == 0:
+                whole.append(work)
+        self._answer(whole)
 
     # The ends.
 
-    def _answer(self, work: Work) -> None:
-        call = work.call
-        try:
-            answer = self._replies.make(work)
-        except MeshError as error:
-            self._fail(work, error)
-            return
-        self._end(work, Outcome.ANSWERED)
-        call.reply(answer)
+    def _answer(self, works: Sequence[Work]) -> None:
+        """Reply to each; their receipts are written when the first reply leaves."""
+        for work, answer in zip(works, self._replies.make(works), strict=True):
+            if isinstance(answer, MeshError):
+                self._fail(work, answer)
+            else:
+                self._end(work, Outcome.ANSWERED)
+                work.call.reply(answer)
 
     def _refuse(self, call: Call, error: MeshError) -> None:
         """The request ends at the door."""

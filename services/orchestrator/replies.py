@@ -1,5 +1,7 @@
 """Turns a request whose parts are done into its answer, with the receipt written first."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from contracts.errors import MeshError
@@ -38,29 +40,33 @@ class Replies:
         self._observed = observed
         self._access = access
 
-    def make(self, work: Work) -> InferenceResponse:
-        """Check the answer and write its receipt.
+    def make(self, works: Sequence[Work]) -> list[InferenceResponse | MeshError]:
+        """Check each answer and write its receipt, in order.
 
-        Raises MeshError, and then nothing was written: OUTPUT_INVALID, the error of the rows when
-        none is good, UNAVAILABLE when the parts' features do not belong together, DISK_FULL.
+        Where there is an error nothing was written: OUTPUT_INVALID, the error of the rows when none
+        is good, UNAVAILABLE when the parts' features do not belong together, DISK_FULL.
         """
+        at_us = self._clock.wall_us()
+        answers: list[InferenceResponse | MeshError] = []
+        for work in works:
+            try:
+                answers.append(self._make(work, at_us))
+            except MeshError as error:
+                answers.append(error)
+        return answers
+
+    def _make(self, work: Work, at_us: int) -> InferenceResponse:
         items = statuses(work)
         parts = work.parts
         last = parts[0] if len(parts) == 1 else max(parts, key=_answered_s)
         batch = last.batch
         assert batch is not None, "a request with a good row was in a batch"
-        combined = self._combinations.of(work.plan, work.table, _lineage_of(work))
-        replied_s = self._clock.monotonic()
-        stages_us = stage_times(
-            batch.taken_s - work.received_s,
-            last.features_s,
-            batch.stages_us,
-            replied_s - batch.answered_s,
-        )
+        lineage = None if work.plan.view is None else _lineage_of(work)
+        combined = self._combinations.of(work.plan, work.table, lineage)
+        stages_us = stage_times(work, last.features_s, batch, self._clock.monotonic())
         total_us = sum(stages_us)
         times = timing(stages_us, total_us, self._hops(work, last, batch, total_us))
         answer = answer_of(work, combined, times, items)
-        at_us = self._clock.wall_us()
         receipt = receipt_of(work, answer, combined.snapshot, at_us, stages_us)
         self._spool.append(_encode(receipt), combined)
         self._access.answered(work, stages_us, times.hops)
@@ -70,27 +76,28 @@ class Replies:
     def _hops(self, work: Work, last: Part, batch: Batch, total_us: int) -> list[Hop]:
         """This process, the fabric where it was asked, the runtime."""
         start_us = int(work.received_s * 1e6)
-        hops = [Hop(instance=self._instance, received=0, sent=total_us)]
-        if (fabric := last.features) is not None:
-            hops.append(_hop(fabric.instance, fabric.received_us, fabric.sent_us, start_us))
-        executed = batch.executed
+        executed, fabric = batch.executed, last.features
         assert executed is not None, "the batch was answered"
-        hops.append(_hop(batch.instance, executed.received_us, executed.sent_us, start_us))
+        hops = [
+            Hop(instance=self._instance, received=0, sent=total_us),
+            Hop(
+                instance=batch.instance,
+                received=executed.received_us - start_us,
+                sent=executed.sent_us - start_us,
+            ),
+        ]
+        if fabric is not None:
+            received, sent = fabric.received_us - start_us, fabric.sent_us - start_us
+            hops.insert(1, Hop(instance=fabric.instance, received=received, sent=sent))
         return hops
 
 
-def _lineage_of(work: Work) -> FeatureLineage | None:
-    """The one that all parts' features have; None without a view."""
-    if work.plan.view is None:
-        return None
+def _lineage_of(work: Work) -> FeatureLineage:
+    """The one that all parts' features have."""
     lineages = {part.features.lineage for part in work.parts if part.features is not None}
     if len(lineages) != 1:
         raise MeshError("UNAVAILABLE", "the view's sources changed within the request")
     return lineages.pop()
-
-
-def _hop(instance: str, received_us: int, sent_us: int, start_us: int) -> Hop:
-    return Hop(instance=instance, received=received_us - start_us, sent=sent_us - start_us)
 
 
 def _answered_s(part: Part) -> float:

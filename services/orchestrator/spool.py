@@ -132,22 +132,25 @@ class Spool:
         Raises DISK_FULL or OVERLOADED if it does not fit any more; nothing is written then.
         """
         current = self.current
-        size = self._size(receipt, combined)
-        if current is None or size > current.room:
-            current = self._next_file()
-            size = self._size(receipt, combined)
-            assert size <= current.room, "an empty file takes any receipt"
-        if combined.snapshot not in self._named:
-            self._named.add(combined.snapshot)
-            current.append(COMBINATION + combined.combination)
+        size = len(receipt) + 1 + overhead_bytes
+        if current is None or size > current.room or combined.snapshot not in self._named:
+            current = self._prepare(size, combined)
         current.append(RECEIPT + receipt)
         self._room -= size
 
-    def _size(self, receipt: bytes, combined: Combined) -> int:
-        size = len(receipt) + 1 + overhead_bytes
-        if combined.snapshot not in self._named:
-            size += len(combined.combination) + 1 + overhead_bytes
-        return size
+    def _prepare(self, size: int, combined: Combined) -> Segment:
+        """The file in which a receipt of this size may stand: with room, and the combination."""
+        current, record = self.current, COMBINATION + combined.combination
+        combination_bytes = len(record) + overhead_bytes
+        missing = 0 if combined.snapshot in self._named else combination_bytes
+        if current is None or size + missing > current.room:
+            current, missing = self._next_file(), combination_bytes
+            assert size + missing <= current.room, "an empty file takes any receipt"
+        if missing:
+            self._named.add(combined.snapshot)
+            current.append(record)
+            self._room -= missing
+        return current
 
     def _next_file(self) -> Segment:
         if self._spare is None:

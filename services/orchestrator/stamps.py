@@ -3,12 +3,15 @@
 Stamps of other processes are absolute monotonic microseconds, which compare on one machine.
 """
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from contracts.errors import MeshError
 from contracts.execution import Executed
 from contracts.stages import STAGES, Hop, Timing
 from services.orchestrator.request import Where, Work
+
+if TYPE_CHECKING:
+    from services.orchestrator.execution import Batch
 
 
 def batch_stages(taken_s: float, sent_s: float, answered_s: float, executed: Executed) -> list[int]:
@@ -26,14 +29,13 @@ def batch_stages(taken_s: float, sent_s: float, answered_s: float, executed: Exe
     return [int((sent_s - taken_s) * 1e6) + wait, transfer, tokenize, forward, postprocess]
 
 
-def stage_times(
-    queued_s: float, features_s: float, batch_us: Sequence[int], replying_s: float
-) -> list[int]:
-    """Microseconds in the order of STAGES. `queued_s` is from the frame to the batch, with the
-    `features_s` within it."""
+def stage_times(work: Work, features_s: float, batch: "Batch", replied_s: float) -> list[int]:
+    """Microseconds in the order of STAGES of a request whose last part came back with `batch`,
+    after `features_s` seconds at the fabric; they sum to the time from the frame to the reply."""
     features = int(features_s * 1e6)
-    queue = max(0, int(queued_s * 1e6) - features)
-    return [queue, features, *batch_us, int(replying_s * 1e6)]
+    queue = int((batch.taken_s - work.received_s) * 1e6) - features
+    reply = int((replied_s - batch.answered_s) * 1e6)
+    return [max(0, queue), features, *batch.stages_us, reply]
 
 
 def timing(stages_us: list[int], total_us: int, hops: list[Hop]) -> Timing:

@@ -22,7 +22,8 @@ def check_tensors(given: Sequence[Tensor], plans: Sequence[TensorPlan]) -> tuple
     if rows < 1:
         raise _invalid(f"input {given[0].name[:64]} has no rows: its shape is {shape}")
     found: list[Bytes] = []
-    for tensor, plan in zip(given, plans, strict=True):
+    for index, plan in enumerate(plans):
+        tensor = given[index]
         if tensor.name != plan.name:
             tensor = _named(plan.name, given)
         shape = tensor.shape

@@ -27,7 +27,7 @@ from services.orchestrator.micro_batch import FeatureAnswer
 from services.orchestrator.output_contract import check_outputs
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Part, Work
-from services.orchestrator.stamps import batch_stages, stage_times, timing
+from services.orchestrator.stamps import stage_times, timing
 from tests.unit.services.orchestrator.making import (
     EMPTY_TABLE,
     classifier,
@@ -357,18 +357,21 @@ def test_stages_sum_to_the_whole(steps: list[float], share_us: int) -> None:
     """Every microsecond from the frame to the reply is in exactly one stage."""
     queued_s, assembling_s, travelling_s, replying_s, features_s = steps
     part_us = share_us // 4
-    runtime = executed(
-        1, wait_us=part_us, tokenize_us=part_us, forward_us=part_us, postprocess_us=part_us
+    part = part_for(TINY)
+    received_s = part.work.received_s
+    batch = Batch(TINY, [part], received_s + queued_s)
+    batch.sent_s = batch.taken_s + assembling_s
+    batch.answered_s = batch.sent_s + travelling_s + share_us / 1e6
+    batch.deliver(
+        executed(
+            1, wait_us=part_us, tokenize_us=part_us, forward_us=part_us, postprocess_us=part_us
+        )
     )
-    taken_s = 100.0 + queued_s
-    sent_s = taken_s + assembling_s
-    answered_s = sent_s + travelling_s + share_us / 1e6
-    batch_us = batch_stages(taken_s, sent_s, answered_s, runtime)
-    stages_us = stage_times(queued_s, min(features_s, queued_s), batch_us, replying_s)
+    replied_s = batch.answered_s + replying_s
+    stages_us = stage_times(part.work, min(features_s, queued_s), batch, replied_s)
     assert len(stages_us) == len(STAGES)
     assert all(stage_us >= 0 for stage_us in stages_us)
-    whole_us = (answered_s + replying_s - 100.0) * 1e6
-    assert abs(sum(stages_us) - whole_us) <= 5.0
+    assert abs(sum(stages_us) - (replied_s - received_s) * 1e6) <= 5.0
 
 
 def test_a_batch_is_one_frame_with_the_inputs_joined_in_order() -> None:
