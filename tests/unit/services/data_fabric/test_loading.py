@@ -1,5 +1,7 @@
 """A view loaded: compiled and certified, or on the engine with the reason; its lineage."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -107,7 +109,7 @@ def test_a_closure_that_differs_is_not_used(
 
         def values(row: object) -> tuple[object, ...]:
             found = list(right.values(row))
-            found[1] += found[1] == 3
+            found[1] += found[1] > 0
             return tuple(found)
 
         return Closure(values=values, checked=right.checked, source=right.source)
@@ -115,7 +117,7 @@ def test_a_closure_that_differs_is_not_used(
     monkeypatch.setattr(loading, "compile_plan", wrong)
     view = load(uncertified)
     assert view.path == "engine"
-    assert view.reason.startswith("trips_1d: closure 4, engine 3, for {")
+    assert re.match(r"trips_1d: closure \d+, engine \d+, for \{'at'", view.reason), view.reason
     assert view.lineage.certificate is UNSET
     monkeypatch.setattr(loading, "compile_plan", compile_plan)
     assert load(uncertified).reason == view.reason

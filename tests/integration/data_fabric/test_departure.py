@@ -22,7 +22,7 @@ from services.data_fabric.validation import RowDecoder
 from shared.clock import SYSTEM
 from tests.unit.services.data_fabric.loaded import with_few_rows
 
-EXAMPLE = Path(__file__).parents[4] / "examples/flights"
+EXAMPLE = Path(__file__).parents[3] / "examples/flights"
 VIEW = (EXAMPLE / "features/departure.sql").read_text()
 PATTERNS = {name: f"{name}.parquet" for name in ("flights", "weather", "planes", "airports")}
 INSTANT = pa.timestamp("us", tz="UTC")
