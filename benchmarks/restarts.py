@@ -1,7 +1,8 @@
 """Ends a trivial child thousands of times and shows that the supervisor keeps its shape.
 
-`python -m benchmarks.restarts [COUNT]` (default 10,000): nine in ten are exec'd children that end
-at once, the rest are forked ones killed by SIGKILL. Prints JSON; exit code 1 on a leak.
+`python -m benchmarks.restarts [COUNT] [FILE]` (default 10,000; FILE gets the result too): nine in
+ten are exec'd children that end at once, the rest forked ones killed by SIGKILL. Exit code 1 on a
+leak.
 """
 
 import json
@@ -12,6 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.kill_matrix import machine
 from tests.integration.toys.harness import kill, parent_of, state, toy_mesh
 
 SPINNING = {"restarts_max": 1_000_000_000, "backoff_s_min": 0.0, "backoff_s_max": 0.0}
@@ -82,8 +84,18 @@ def main() -> int:
     before, after = restart_often(count - count // 10, count // 10)
     found = leaks(before, after)
     took_s = round(time.monotonic() - begun_s, 1)
-    row = {"restarts": count, "before": asdict(before), "after": asdict(after), "leaks": found}
-    print(json.dumps({**row, "seconds": took_s}, indent=1))
+    row = {
+        "machine": machine(),
+        "restarts": count,
+        "before": asdict(before),
+        "after": asdict(after),
+        "leaks": found,
+        "seconds": took_s,
+    }
+    text = json.dumps(row, indent=1)
+    print(text)
+    if len(sys.argv) > 2:
+        Path(sys.argv[2]).write_text(text + "\n")
     return 1 if found else 0
 
 

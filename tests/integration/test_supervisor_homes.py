@@ -1,6 +1,7 @@
 """Homes that cannot be used: each refusal names what is wrong and what to do; nothing starts."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,20 @@ def test_a_broken_file_is_refused_without_a_traceback(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert refused.stderr.startswith("mortise.toml: ")
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_doctor_speaks_to_a_pipeline(tmp_path: Path) -> None:
+    """`doctor --json` on a broken home: exit code 1, and each finding with its fix."""
+    (tmp_path / "mortise.toml").write_text("home_version = 1\nx = 1\n")
+    asked = subprocess.run(
+        [sys.executable, "-m", "supervisor", "doctor", "--json", "--home", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert asked.returncode == 1
+    findings = {row["check"]: row for row in json.loads(asked.stdout)}
+    assert findings["home"]["level"] == "fail"
+    assert "`x`" in findings["home"]["found"]
+    assert findings["home"]["fix"]
 
 
 def test_a_full_disk_is_refused_by_name(tmp_path: Path) -> None:
