@@ -5,13 +5,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from contracts.service import Metric
-from contracts.stages import STAGES
+from contracts.stages import BUDGET_MS, STAGES
 from services.orchestrator.plan import ModelPlan
 from shared.metrics import Counter, Distribution, Gauge, Histogram, Registry, Value
 
 ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0)
 OWN_STAGES = tuple(map(STAGES.index, ("queue", "features", "reply")))
 """Stages of a request; the others are its batch's."""
+BATCH_STAGE = STAGES.index("batch")
+"""The first of the stages that a batch's requests share."""
+BUDGETS_US = [BUDGET_MS[stage] * 1_000 for stage in STAGES]
 answers_kept_max = 1_024
 UNKNOWN, NO_VERSION = "unknown", "-"
 
@@ -21,10 +24,16 @@ class Handles:
     third of counting each where it leaves."""
 
     def __init__(
-        self, ok: Value, stages: list[Distribution], total: Distribution, rows: Distribution
+        self,
+        ok: Value,
+        stages: list[Distribution],
+        overspent: list[Value],
+        total: Distribution,
+        rows: Distribution,
     ) -> None:
         self.ok = ok
         self.stages = stages
+        self.overspent = overspent
         self.total = total
         self.rows = rows
         self.answers: list[tuple[int, list[int]]] = []
@@ -35,7 +44,9 @@ class Handles:
         self.ok.value += len(answers)
         _count(self.total, [total_us for total_us, _ in answers])
         for own in OWN_STAGES:
-            _count(self.stages[own], [stages_us[own] for _, stages_us in answers])
+            values_us = [stages_us[own] for _, stages_us in answers]
+            _count(self.stages[own], values_us)
+            self.overspent[own].value += sum(us > BUDGETS_US[own] for us in values_us)
 
 
 def _count(distribution: Distribution, values_us: list[int]) -> None:
@@ -58,6 +69,13 @@ class Observed:
         )
         self._stages = registry.add(
             Histogram("ai_stage_seconds", "Time of answered requests by stage.", (*names, "stage"))
+        )
+        self._overspent = registry.add(
+            Counter(
+                "ai_budget_exceeded_total",
+                "Stages of requests that took longer than their share of the budget.",
+                (*names, "stage"),
+            )
         )
         self._total = registry.add(
             Histogram("ai_request_seconds", "Time from frame to reply of answered requests.", names)
@@ -85,11 +103,14 @@ class Observed:
 
     def computed(self, plan: ModelPlan, batch_us: Sequence[int], parts: int) -> None:
         """A batch of so many parts came back; stages that took no time are not counted."""
-        for stage_us, distribution in zip(batch_us, self._of(plan).stages[2:7], strict=True):
+        handles = self._of(plan)
+        for stage, stage_us in enumerate(batch_us, start=BATCH_STAGE):
             if stage_us:
-                seconds = stage_us * 1e-6
+                seconds, distribution = stage_us * 1e-6, handles.stages[stage]
                 distribution.counts[bisect_left(distribution.bounds, seconds)] += parts
                 distribution.sum += parts * seconds
+                if stage_us > BUDGETS_US[stage]:
+                    handles.overspent[stage].value += parts
 
     def refused(self, model: str | None, error: str) -> None:
         """A request was refused at the door; `model` is None unless it was published."""
@@ -126,6 +147,7 @@ class Observed:
             handles = self._handles[plan] = Handles(
                 self._requests.labels(*names, "ok"),
                 [self._stages.labels(*names, stage) for stage in STAGES],
+                [self._overspent.labels(*names, stage) for stage in STAGES],
                 self._total.labels(*names),
                 self._rows.labels(*names),
             )

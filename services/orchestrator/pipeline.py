@@ -5,7 +5,6 @@ No task per request: everything here is a callback on the loop's thread. A reque
 and nowhere else.
 """
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from services.orchestrator.admission import (
     divide,
     wanted_outputs,
 )
+from services.orchestrator.alarm import Alarm
 from services.orchestrator.batching import windows_of
 from services.orchestrator.bounds import Bounds
 from services.orchestrator.combinations import Combinations
@@ -53,12 +53,12 @@ class Pipeline:
         fabric: Path,
         runtimes: Sequence[Path],
     ) -> None:
-        now_s = clock.monotonic()
         self.tally = Tally()
-        self.works: Wheel[Work] = Wheel(deadline_grain_s, now_s)
+        self._alarm = Alarm(clock, self._ring)
+        self.works: Wheel[Work] = Wheel(deadline_grain_s, self._alarm.by)
         self.observed = Observed()
         self.table = RouteTable(VERSION_0, plan_of)
-        self._awaited: Wheel[Awaited] = Wheel(deadline_grain_s, now_s)
+        self._awaited: Wheel[Awaited] = Wheel(deadline_grain_s, self._alarm.by)
         self._clock = clock
         self._plan_of = plan_of
         self._spool = spool
@@ -67,7 +67,6 @@ class Pipeline:
         self._replies = Replies(
             instance, Combinations(infra), spool, clock, self.observed, self._access
         )
-        self._is_ticking = False
         self.features = FeatureClient(fabric, clock, self._awaited, self._featured)
         queue = Queue(windows_of(VERSION_0), weights_of(VERSION_0))
         self.dispatcher = Dispatcher(
@@ -101,8 +100,6 @@ class Pipeline:
             self._refuse(call, error)
             return DEFERRED
         self.works.add(work)
-        if not self._is_ticking:
-            self._tick_later()
         call.on_cancel = partial(self._cancelled, work)
         submit = self.dispatcher.submit if work.plan.view is None else self.features.submit
         for part in work.parts:
@@ -206,21 +203,14 @@ class Pipeline:
 
     # Deadlines.
 
-    def _tick_later(self) -> None:
-        self._is_ticking = True
-        asyncio.get_running_loop().call_later(deadline_grain_s, self._tick)
-
-    def _tick(self) -> None:
-        """End what is past its deadline: one timer for all, while there is anything to wait for."""
-        self._is_ticking = False
-        now_s = self._clock.monotonic()
+    def _ring(self, now_s: float) -> float:
+        """End what is past its deadline; when to look again."""
         for work in self.works.expired(now_s):
             if work.outcome is None:
                 self._fail(work, late(work))
         for call in self._awaited.expired(now_s):
             call.expire()
-        if self.works.count or self._awaited.count:
-            self._tick_later()
+        return min(self.works.next_s, self._awaited.next_s)
 
     def statistics(self) -> dict[str, Scalar]:
         """`infer_received` is the sum of the four ends and `infer_in_flight`."""
