@@ -25,7 +25,7 @@ retries_max = 1
 """A part of a request whose runtime or fabric died is sent once more."""
 
 deadline_grain_s = 0.005
-"""Requests end at most two grains after their deadline: one for the slot, one for the tick."""
+"""Requests end at most this long after their deadline, and what the timer and the loop are late."""
 ready_grace_s = 5.0
 """A version that was ready this recently is waited for (its runtime restarts) before requests for
 it are refused; equal to the time-out of `infer`, which ends those that wait in vain."""
@@ -44,7 +44,8 @@ spool_bytes_max = 512 * 1024 * 1024
 """All files of the spool; with these full nothing is served until the control plane takes some."""
 ship_interval_s = 0.1
 """How long receipts may gather before they are shipped."""
-ship_receipts_max = receipts_per_call_max
+ship_receipts_max = 512
+"""In one call: making it holds up the loop for about half a millisecond."""
 ship_bytes_max = 4 * 1024 * 1024
 ship_backoff_s_max = 2.0
 
@@ -56,4 +57,5 @@ assert batch_bytes_max + answer_overhead_bytes < frame_bytes_max, "a batch fits 
 assert features_bytes_max < frame_bytes_max, "a micro-batch fits into a frame"
 assert feature_items_max <= batch_items_max, "one micro-batch's requests fit into one batch's"
 assert spool_bytes_max >= 2 * segment_bytes, "one segment is written while the other is prepared"
+assert ship_receipts_max <= receipts_per_call_max, "the control plane takes as many"
 assert ship_bytes_max < frame_bytes_max, "a shipment fits into a frame"

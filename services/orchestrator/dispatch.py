@@ -20,8 +20,14 @@ from services.orchestrator.request import Part
 from shared.clock import Clock
 
 _NEVER_S = float("inf")
-_AGAIN = frozenset({"UNAVAILABLE", "MODEL_NOT_READY", "MODEL_UNKNOWN", "CANCELLED"})
-"""Errors of a batch whose runtime went away or let the version go: another one may take it."""
+_AGAIN = {
+    "UNAVAILABLE": "UNAVAILABLE",
+    "CANCELLED": "UNAVAILABLE",
+    "MODEL_NOT_READY": "MODEL_NOT_READY",
+    "MODEL_UNKNOWN": "MODEL_NOT_READY",
+}
+"""Errors of a batch whose runtime went away, drains, or let the version go: another one may take
+it, and if that fails too, what the caller is told."""
 
 
 class Dispatcher:
@@ -149,7 +155,8 @@ class Dispatcher:
                 part.batch = None
                 self.submit(part, now_s)
             else:
-                self._on_failed(part, error)
+                name = _AGAIN.get(error.name, error.name)
+                self._on_failed(part, MeshError(name, error.message, details=error.details))
 
     def _try_again(self, part: Part, error: MeshError) -> bool:
         """Whether the part waits once more. A full runtime did not begin with it."""

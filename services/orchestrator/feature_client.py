@@ -30,6 +30,8 @@ from shared.deadline import remaining_ms, remaining_us, share_deadline
 from shared.rpc.client import RpcClient
 
 _timeout_s = METHODS["data_fabric"]["features_batch"].budget.timeout_ms / 1_000
+_AWAY = ("UNAVAILABLE", "CANCELLED")
+"""The fabric is gone, or drains."""
 OnDone = Callable[[Part, MeshError | None], None]
 """A part has its features, or failed."""
 
@@ -163,14 +165,15 @@ class FeatureClient:
         now_s = self._clock.monotonic()
         is_restarting = now_s - self._changed_s < ready_grace_s
         for part in parts:
-            if error.name == "UNAVAILABLE" and part.retries < retries_max:
+            if error.name in _AWAY and part.retries < retries_max:
                 part.retries += 1
                 lane.waiting[part] = None
             elif error.name == "VIEW_UNKNOWN" and is_restarting:
                 lane.waiting[part] = None
                 lane.paused_until_s = now_s + feature_retry_s
             else:
-                self._on_done(part, error)
+                name = "UNAVAILABLE" if error.name in _AWAY else error.name
+                self._on_done(part, MeshError(name, error.message, details=error.details))
         self._wake()
 
     def _still_asked(self, call: FeatureCall) -> list[Part]:

@@ -129,6 +129,7 @@ class Replicas:
         assert batch.replica is not None, "it was sent"
         batch.replica.client.cancel(batch.msgid)
         self._finish(batch)
+        batch.parts = []  # breaks the cycle of batch and parts
         self._on_change()
 
     def give_up(self, batch: Batch) -> None:

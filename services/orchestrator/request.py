@@ -82,11 +82,6 @@ class Tally:
         else:
             self.cancelled += 1
 
-    @property
-    def ended(self) -> int:
-        """How many ended, whichever way."""
-        return self.answered + self.refused + self.failed + self.cancelled
-
 
 class Part:
     """Rows `start` … `start + rows` of a request; `bytes` is the size of its input.
@@ -154,11 +149,6 @@ class Work:
         self.request_id = call.trace_id if self.body.id is UNSET else self.body.id
         self.received_s = call.received_s
         self.deadline_s = call.deadline_s
-
-    @property
-    def is_open(self) -> bool:
-        """It has not ended."""
-        return self.outcome is None
 
     def end(self, outcome: Outcome) -> None:
         """The request is over. A second end is a programmer's error."""

@@ -90,12 +90,25 @@ class Segment:
         return segment
 
     def _recover(self) -> None:
+        """Count the whole records: the first that is not one is the end."""
         (acknowledged,) = _ACKNOWLEDGED.unpack_from(self._map, _ACKNOWLEDGED_AT)
-        for number, end, _ in self.entries():
-            self.records, self.end = number, end
-            if number <= acknowledged:
-                self.acknowledged, self._acknowledged_end = number, end
+        while (content := self._content_at(self.end)) is not None:
+            self.end += _HEAD.size + len(content)
+            self.records += 1
+            if self.records <= acknowledged:
+                self.acknowledged, self._acknowledged_end = self.records, self.end
         self.is_torn = any(self._map[self.end : self.end + _HEAD.size])
+
+    def _content_at(self, start: int) -> bytes | None:
+        """What a writer may have left at this offset, if it is a whole record."""
+        if start + _HEAD.size >= self.size:
+            return None
+        size, checksum = _HEAD.unpack_from(self._map, start)
+        start += _HEAD.size
+        if not size or start + size > self.size:
+            return None
+        content = self._map[start : start + size]
+        return content if crc32(content) == checksum else None
 
     @property
     def is_acknowledged(self) -> bool:
@@ -119,27 +132,19 @@ class Segment:
         self.records += 1
 
     def entries(self) -> Iterator[Entry]:
-        """The whole records that are not acknowledged, in order."""
-        number, start = self.acknowledged, self._acknowledged_end
-        while start + _HEAD.size < self.size:
-            size, checksum = _HEAD.unpack_from(self._map, start)
-            end = start + _HEAD.size + size
-            if not size or end > self.size:
-                return
-            content = self._map[start + _HEAD.size : end]
-            if crc32(content) != checksum:
-                return
-            number += 1
-            yield Entry(number, end, content)
-            start = end
+        """The records that are not acknowledged, in order; they were checked when they were
+        written or found."""
+        end = self._acknowledged_end
+        for number in range(self.acknowledged + 1, self.records + 1):
+            size, _ = _HEAD.unpack_from(self._map, end)
+            start, end = end + _HEAD.size, end + _HEAD.size + size
+            yield Entry(number, end, self._map[start:end])
 
-    def acknowledge(self, through: int) -> None:
-        """Records up to `through` are stored elsewhere; never goes back."""
-        for number, end, _ in self.entries():
-            if number > through:
-                break
-            self.acknowledged, self._acknowledged_end = number, end
-        _ACKNOWLEDGED.pack_into(self._map, _ACKNOWLEDGED_AT, self.acknowledged)
+    def acknowledge(self, through: Entry) -> None:
+        """The records up to this one, which `entries` gave, are stored elsewhere."""
+        assert through.number > self.acknowledged, "acknowledgements do not go back"
+        self.acknowledged, self._acknowledged_end = through.number, through.end
+        _ACKNOWLEDGED.pack_into(self._map, _ACKNOWLEDGED_AT, through.number)
 
     def close(self) -> None:
         """Unmap and unlock; the file stays for the next process."""

@@ -1,6 +1,7 @@
 """Sends the spool's records to the control plane, in order, one call in flight."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 from msgspec import Raw
@@ -14,30 +15,34 @@ from services.orchestrator.config import (
     ship_interval_s,
     ship_receipts_max,
 )
-from services.orchestrator.segment import Segment
-from services.orchestrator.spool import RECEIPT, Spool
+from services.orchestrator.segment import Entry, Segment
+from services.orchestrator.spool import COMBINATION, RECEIPT, Spool
 from shared import logs
 from shared.rpc.client import RpcClient
 
 log = logs.get("services.orchestrator.spool")
 
 
-def shipment(segment: Segment) -> Receipts:
+def next_entries(segment: Segment) -> list[Entry]:
     """The file's next records, at most `ship_receipts_max` in about `ship_bytes_max`."""
-    receipts: list[Raw] = []
-    combinations: list[Raw] = []
-    size, through = 0, segment.acknowledged
-    for number, _, content in segment.entries():
-        if len(receipts) == ship_receipts_max or size > ship_bytes_max:
+    entries: list[Entry] = []
+    size = 0
+    for entry in segment.entries():
+        entries.append(entry)
+        size += len(entry.content)
+        if len(entries) == ship_receipts_max or size > ship_bytes_max:
             break
-        (receipts if content[:1] == RECEIPT else combinations).append(Raw(content[1:]))
-        size += len(content)
-        through = number
+    return entries
+
+
+def shipment(spool: str, entries: Sequence[Entry]) -> Receipts:
+    """The call that carries these records of a file, spliced as they were written."""
+    contents = [entry.content for entry in entries]
+    combinations = [Raw(content[1:]) for content in contents if content[:1] == COMBINATION]
     return Receipts(
-        spool=segment.name,
-        through=through,
-        receipts=receipts,
-        # Spliced as they were written; the receiver gets what the contract says.
+        spool=spool,
+        through=entries[-1].number,
+        receipts=[Raw(content[1:]) for content in contents if content[:1] == RECEIPT],
         combinations=cast(list[Combination], combinations),
     )
 
@@ -69,15 +74,18 @@ class Shipper:
                 await asyncio.sleep(ship_interval_s)
 
     async def ship(self) -> bool:
-        """Send one call's worth of the oldest file that has any; whether more waits."""
+        """Send one call's worth of the oldest file that has any; whether another one waits."""
         segment = self._spool.oldest()
         if segment is None:
             return False
-        body = shipment(segment)
+        entries = next_entries(segment)
+        body = shipment(segment.name, entries)
         answer: ReceiptsStored = await self._client.call("receipts", body)
-        before = segment.acknowledged
-        segment.acknowledge(answer.through)
-        self.shipped += segment.acknowledged - before
+        stored = [entry for entry in entries if entry.number <= answer.through]
+        if stored:
+            segment.acknowledge(stored[-1])
+            self.shipped += len(stored)
         if segment.is_acknowledged:
             self._emptied.set()
-        return len(body.receipts) == ship_receipts_max or segment is not self._spool.current
+        is_full = len(entries) == ship_receipts_max or segment is not self._spool.current
+        return bool(stored) and is_full

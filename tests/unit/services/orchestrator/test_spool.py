@@ -14,8 +14,15 @@ from msgspec import Raw
 from contracts.errors import MeshError
 from services.orchestrator.combinations import Combined
 from services.orchestrator.config import ship_receipts_max
-from services.orchestrator.segment import HEADER_BYTES, Segment, SegmentFault, overhead_bytes
-from services.orchestrator.shipping import shipment
+from services.orchestrator.segment import (
+    HEADER_BYTES,
+    MAGIC,
+    Entry,
+    Segment,
+    SegmentFault,
+    overhead_bytes,
+)
+from services.orchestrator.shipping import next_entries, shipment
 from services.orchestrator.spool import Spool, kept_free_bytes, receipt_bytes_max
 
 SIZE = 1024 * 1024
@@ -39,6 +46,12 @@ def receipt(number: int, size: int = 20) -> bytes:
 def contents(file: Segment) -> list[bytes]:
     """Its records that are not acknowledged."""
     return [entry.content for entry in file.entries()]
+
+
+def acknowledge(file: Segment, through: int) -> None:
+    """Records up to this number are stored elsewhere."""
+    (entry,) = [entry for entry in file.entries() if entry.number == through]
+    file.acknowledge(entry)
 
 
 def reopened(file: Segment) -> Segment:
@@ -155,22 +168,28 @@ def test_acknowledged_records_are_not_sent_again_after_a_restart(tmp_path: Path)
     file = segment(tmp_path)
     for number in range(10):
         file.append(b"%d" % number)
-    file.acknowledge(6)
-    file.acknowledge(2)
+    acknowledge(file, 6)
+    with pytest.raises(AssertionError, match="go back"):
+        file.acknowledge(Entry(2, 0, b""))
     found = reopened(file)
     assert (found.acknowledged, contents(found)) == (6, [b"6", b"7", b"8", b"9"])
-    found.acknowledge(10)
+    acknowledge(found, 10)
     assert found.is_acknowledged
     assert contents(reopened(found)) == []
 
 
-def test_an_acknowledgement_beyond_the_records_means_all(tmp_path: Path) -> None:
-    """A confused control plane cannot make us skip what is written later."""
+def test_an_acknowledgement_beyond_the_records_means_those_that_are_there(tmp_path: Path) -> None:
+    """A number that a broken header claims does not hide what is written later."""
     file = segment(tmp_path)
     file.append(b"1")
-    file.acknowledge(99)
-    file.append(b"2")
-    assert (file.acknowledged, contents(file)) == (1, [b"2"])
+    file.close()
+    with file.path.open("r+b") as raw:
+        raw.seek(len(MAGIC))
+        raw.write((99).to_bytes(8, "little"))
+    found = Segment.adopt(file.path)
+    assert found is not None
+    found.append(b"2")
+    assert (found.acknowledged, contents(found)) == (1, [b"2"])
 
 
 class Files:
@@ -244,7 +263,7 @@ def test_a_spool_at_its_bound_refuses_until_the_control_plane_took_a_file(tmp_pa
     name, message = refusal(files.spool, room)
     assert name == "OVERLOADED"
     assert "spool_bytes_max" in message
-    first.acknowledge(first.records)
+    acknowledge(first, first.records)
     assert files.spool.drop_acknowledged() == [first]
     assert files.spool.wants_file
 
@@ -290,15 +309,16 @@ def test_a_shipment_is_bounded_and_goes_on_where_the_last_one_ended(tmp_path: Pa
     total = ship_receipts_max + 5
     for number in range(total):
         files.spool.append(receipt(number), combined())
-    body = shipment(file)
+    entries = next_entries(file)
+    body = shipment(file.name, entries)
     assert body.spool == file.name
-    assert len(body.receipts) == ship_receipts_max
+    assert len(body.receipts) == ship_receipts_max - 1
     assert len(body.combinations) == 1
-    assert body.through == ship_receipts_max + 1
-    file.acknowledge(body.through)
-    rest = shipment(file)
+    assert body.through == ship_receipts_max
+    file.acknowledge(entries[-1])
+    rest = shipment(file.name, next_entries(file))
     assert [msgspec.msgpack.decode(bytes(memoryview(raw)))[0] for raw in rest.receipts] == list(
-        range(ship_receipts_max, total)
+        range(ship_receipts_max - 1, total)
     )
     assert rest.combinations == []
 
@@ -311,7 +331,7 @@ def test_dead_processes_files_are_shipped_first(tmp_path: Path) -> None:
     old.append(b"Rx")
     files.spool.adopt(old)
     assert files.spool.oldest() is old
-    old.acknowledge(1)
+    acknowledge(old, 1)
     assert files.spool.oldest() is None
     assert files.spool.drop_acknowledged() == [old]
     assert files.spool.current is not None
