@@ -13,8 +13,8 @@ from typing import Any
 
 from contracts.features import FieldContract, ViewHeader
 from contracts.types import UNSET
+from services.data_fabric.field_rules import instant_range, int_range
 from services.data_fabric.online import Index
-from services.data_fabric.validation import instant_range, int_range
 from services.data_fabric.zones import FIRST_US, LAST_US, instant_us, is_zone, periods_at
 
 _TEXTS = (
@@ -33,7 +33,6 @@ _ZONES = (
 _YEARS = (1970, 2000, 2012, 2013, 2014, 2016, 2024, 2038, 2099, 2100)
 _DAYS = ((1, 1), (2, 28), (3, 1), (12, 31))
 _STEPS_US = (0, 0, -1, 1, -60_000_000, 60_000_000)
-times_per_index_max = 4_096
 null_share = 0.08
 hit_share = 0.7
 

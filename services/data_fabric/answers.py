@@ -24,9 +24,9 @@ from services.data_fabric.config import slow_calls_max
 from services.data_fabric.counters import Counters
 from services.data_fabric.outcome import Outcome
 from services.data_fabric.quarantine import Quarantine
+from services.data_fabric.row_lists import row_count
 from services.data_fabric.serving import ServedView
 from services.data_fabric.tables import arrow_stream, row_maps
-from services.data_fabric.validation import row_count
 from services.data_fabric.views import Views as HeldViews
 from shared import logs
 from shared.clock import Clock
@@ -159,6 +159,9 @@ class Answers:
             call.fail(MeshError("DEADLINE_EXCEEDED", "data fabric: the deadline passed"))
         except MeshError as error:
             call.fail(error)
+        except Exception:
+            log.exception("answer_failed", trace_id=call.trace_id)
+            call.fail(MeshError("INTERNAL", "a defect of ours; the log has it under the trace id"))
 
     def _lineage(self, call: Call) -> ViewLineage:
         body = call.body

@@ -23,12 +23,12 @@ from services.data_fabric.closure import Closure
 from services.data_fabric.engine import Engine, EngineFailed
 from services.data_fabric.engine_path import plain_columns
 from services.data_fabric.evaluation import run
+from services.data_fabric.field_rules import broken_limit, instant_range
 from services.data_fabric.lookups import lookups_of, request_column
 from services.data_fabric.online import Index
 from services.data_fabric.plan import Plan
 from services.data_fabric.rewrite import NEWEST, ROW
 from services.data_fabric.sources import ARROW_TYPES, Source, SourceReader
-from services.data_fabric.validation import broken_limit, instant_range
 from services.data_fabric.zones import instant_us
 
 Row = dict[str, Any]
@@ -54,7 +54,7 @@ def certify(
             closure.values(SimpleNamespace(**{f"c{at}": row[n] for at, n in enumerate(names)}))
             for row in rows
         ]
-    except (EngineFailed, OverflowError) as error:
+    except (EngineFailed, ArithmeticError) as error:
         difference = f"a path failed: {error}"
     else:
         difference = first_difference(
@@ -119,8 +119,8 @@ def _keeps(header: ViewHeader, row: Row) -> bool:
             limits = instant_range(contract)
             if value is None or (limits and not limits[0] <= value <= limits[1]):
                 return False
-        elif (value is None and contract.missing == "default") or broken_limit(
-            contract, value
-        ) is not None:
+        elif value is None and contract.missing == "default":
+            return False  # the engine would see the null, a request its default
+        elif broken_limit(contract, value) is not None:
             return False
     return True

@@ -14,29 +14,13 @@ from sqlglot import exp
 
 from contracts.features import FieldContract
 from contracts.types import UNSET
-from services.data_fabric.expressions import (
-    Emitter,
-    Unsupported,
-    Value,
-    compile_scalar,
-    interval_us,
-)
+from services.data_fabric.expressions import Emitter, Unsupported, Value, compile_scalar
+from services.data_fabric.field_rules import INT64, bounds
+from services.data_fabric.index_needs import IndexKey, index_key, shift_us
 from services.data_fabric.lookups import Lookup, lookups_of
 from services.data_fabric.online import NEVER, Index
 from services.data_fabric.plan import Plan
 from services.data_fabric.sql import REQUEST
-from services.data_fabric.validation import INT64, bounds
-
-IndexKey = tuple[str, tuple[str, ...], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Columns and shifts (microseconds) of an index."""
-
-    columns: tuple[str, ...]
-    shifts: tuple[int, ...]
-
 
 Compute = Callable[[Any], tuple[Any, ...] | None]
 
@@ -46,44 +30,11 @@ class Closure:
     """`values(row)` is the tuple of the features in the header's order, then the newest event time
     used (NEVER without one). `checked(row)` is the same, or None when a feature breaks its
     contract. A row has an attribute `c<i>` for the i-th request column, instants in integer
-    microseconds. Both may raise OverflowError."""
+    microseconds. Both may raise ArithmeticError."""
 
     values: Callable[[Any], tuple[Any, ...]]
     checked: Compute
     source: str
-
-
-def index_key(lookup: Lookup) -> IndexKey:
-    """What tells one index from another."""
-    return lookup.relation, tuple(column for column, _ in lookup.keys), lookup.time
-
-
-def needed_indexes(plan: Plan) -> dict[IndexKey, Need]:
-    """What a plan's look-ups need: for each index the columns read from it outside its join, and
-    the shifts between its bounds."""
-    columns: dict[IndexKey, set[str]] = {}
-    shifts: dict[IndexKey, set[int]] = {}
-    for step in (*plan.steps, ""):
-        select = plan.select(step)
-        for lookup in lookups_of(select):
-            key = index_key(lookup)
-            shifts.setdefault(key, set()).update(filter(None, [shift_us(lookup)]))
-            columns.setdefault(key, set()).update(
-                column.name
-                for column in select.find_all(exp.Column)
-                if column.table == lookup.alias and not column.find_ancestor(exp.Join)
-            )
-    return {key: Need(tuple(sorted(columns[key])), tuple(sorted(shifts[key]))) for key in columns}
-
-
-def shift_us(lookup: Lookup) -> int:
-    """By how much the bound of a look-up lies before an instant; 0 where it is no such bound."""
-    if not isinstance(lookup.bound, exp.Sub):
-        return 0
-    try:
-        return interval_us(lookup.bound.expression)
-    except Unsupported:
-        return 0
 
 
 def compile_plan(plan: Plan, indexes: Mapping[IndexKey, Index]) -> Closure:
@@ -220,6 +171,8 @@ class _Compiler:
         if contract.range is not UNSET:
             low, high = bounds(contract)
             parts.append(f"{low!r} <= {value.code} <= {high!r}")
+        elif contract.dtype == "float64" and contract.missing == "reject":
+            parts.append(f"{value.code} == {value.code}")  # NaN alone differs from itself
         elif contract.dtype == "int64":
             parts.append(f"{INT64[0]} <= {value.code} <= {INT64[1]}")
         if contract.values is not UNSET:

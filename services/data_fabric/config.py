@@ -32,7 +32,7 @@ engine_timeout_s = 120.0
 """A load or an offline run of the engine that takes longer is interrupted."""
 request_timeout_s = 5.0
 """A micro-batch on the engine that takes longer is interrupted."""
-engine_batch_rows = 256
+engine_batch_requests = 256
 """Requests that one run of the engine takes together."""
 engine_waiting_rows_max = 16_384
 """Rows that wait for the engine; one request more gets OVERLOADED."""
@@ -49,6 +49,8 @@ switch_interval_s = 0.001
 """A loading thread gives the interpreter back at least this often, so that the loop is not held
 up for the default of 5 ms."""
 quarantine_file_bytes = 8 * 1024 * 1024
+quarantine_row_bytes = 16 * 1024
+"""A longer refused row is cut."""
 quarantine_waiting_max = 1_000
 """Refused rows that wait to be written; more are counted as dropped."""
 

@@ -1,19 +1,13 @@
-"""Online features on the engine: for views outside the closure's subset.
-
-One prepared statement over a source whose table is swapped, run by one thread. Requests that wait
-while it runs are taken together: 32 rows cost what one costs.
+"""Online features on the engine, for views outside the closure's subset: one prepared statement
+over a relation whose table is swapped.
 """
 
-import asyncio
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
-from contracts.errors import MeshError
-from services.data_fabric.config import engine_batch_rows, engine_waiting_rows_max
-from services.data_fabric.engine import Engine, EngineFailed
+from services.data_fabric.config import request_timeout_s
+from services.data_fabric.engine import Engine
 from services.data_fabric.evaluation import checked_result
 from services.data_fabric.online import NEVER
 from services.data_fabric.plan import Plan
@@ -51,6 +45,7 @@ class EnginePath:
         self._request = _Swapped(self._schema.empty_table())
         engine.register(REQUEST, self._request)
         engine.prepare(_STATEMENT, request_query(plan))
+        engine.timeout_s = request_timeout_s
 
     def compute(self, rows: list[Any]) -> list[tuple[Any, ...]]:
         """The features of decoded rows and the newest event time of each, as the closure gives
@@ -86,74 +81,3 @@ def plain_columns(table: pa.Table) -> list[list[Any]]:
 def plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     """A result's rows, as `plain_columns` gives the values."""
     return list(zip(*plain_columns(table), strict=True))
-
-
-class EngineQueue:
-    """Micro-batches for one EnginePath; belongs to the loop's thread."""
-
-    def __init__(self, path: EnginePath) -> None:
-        self._path = path
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
-        self._waiting: deque[tuple[list[Any], asyncio.Future[list[tuple[Any, ...]]]]] = deque()
-        self._waiting_rows = 0
-        self._runner: asyncio.Task[None] | None = None
-
-    async def compute(self, rows: list[Any]) -> list[tuple[Any, ...]]:
-        """The features of one request's rows. Raises MeshError."""
-        if self._waiting_rows + len(rows) > engine_waiting_rows_max:
-            raise MeshError(
-                "OVERLOADED",
-                f"{self._waiting_rows} rows wait for the engine, "
-                f"engine_waiting_rows_max is {engine_waiting_rows_max}",
-                retry_after_ms=50,
-            )
-        future: asyncio.Future[list[tuple[Any, ...]]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((rows, future))
-        self._waiting_rows += len(rows)
-        if self._runner is None:
-            self._runner = asyncio.create_task(self._run())
-        return await future
-
-    def close(self) -> None:
-        """After what runs, give the engine's memory back."""
-        self._thread.submit(self._path.close)
-        self._thread.shutdown(wait=False)
-
-    async def _run(self) -> None:
-        while self._waiting:
-            batch = [self._take()]
-            while self._waiting and len(batch) < engine_batch_rows:
-                batch.append(self._take())
-            await self._run_batch([entry for entry in batch if not entry[1].done()])
-        self._runner = None
-
-    def _take(self) -> tuple[list[Any], asyncio.Future[list[tuple[Any, ...]]]]:
-        entry = self._waiting.popleft()
-        self._waiting_rows -= len(entry[0])
-        return entry
-
-    async def _run_batch(
-        self, batch: list[tuple[list[Any], asyncio.Future[list[tuple[Any, ...]]]]]
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        rows = [row for own, _ in batch for row in own]
-        try:
-            found = await loop.run_in_executor(self._thread, self._path.compute, rows)
-        except EngineFailed as error:
-            if len(batch) > 1:
-                # Requests do not share fate: each alone, so that only the culprit fails.
-                for entry in batch:
-                    await self._run_batch([entry])
-            elif batch and not batch[0][1].done():
-                batch[0][1].set_exception(_mesh_error(error))
-            return
-        start = 0
-        for own, future in batch:
-            if not future.done():
-                future.set_result(found[start : start + len(own)])
-            start += len(own)
-
-
-def _mesh_error(error: EngineFailed) -> MeshError:
-    names = {"time": "DEADLINE_EXCEEDED", "memory": "MEMORY_EXHAUSTED"}
-    return MeshError(names.get(error.kind, "FEATURE_INVALID"), f"the engine refused: {error}")

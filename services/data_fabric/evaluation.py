@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from services.data_fabric.engine import Engine, EngineFailed
+from services.data_fabric.engine import Engine, EngineFailed, quote
+from services.data_fabric.index_needs import needed_indexes
+from services.data_fabric.online import index_query, not_single_valued
 from services.data_fabric.plan import Plan
 from services.data_fabric.refusal import SourceRefused
 from services.data_fabric.rewrite import NEWEST, ROW, relation_queries, request_query
@@ -47,6 +49,16 @@ def materialise(
         engine.drop_table(name)
 
 
+def check_single_valued(engine: Engine, plan: Plan) -> None:
+    """Raise ViewRefused when a look-up could find either of two rows of a relation."""
+    for (relation, keys, time), need in needed_indexes(plan).items():
+        rows = index_query(relation, keys, time, need.columns)
+        ordering = ", ".join(map(quote, [*keys, *([time] if time else [])]))
+        count = engine.query(f"SELECT count(*) - count(DISTINCT ({ordering})) AS n FROM ({rows})")
+        if count["n"][0].as_py():
+            raise not_single_valued(relation, keys, time)
+
+
 def request_table(view: View, request: pa.Table) -> pa.Table:
     """The request's columns in the header's order and types, with the row number."""
     schema = pa.schema(
@@ -72,7 +84,11 @@ def run(engine: Engine, plan: Plan, request: pa.Table) -> pa.Table:
 
 
 def checked_result(plan: Plan, result: pa.Table, rows: int) -> pa.Table:
-    """The result's columns in the header's order and types."""
-    assert len(result) == rows, "every step keeps one row per request row"
+    """The result's columns in the header's order and types. Raises EngineFailed when a join did
+    not keep one row a request."""
+    if len(result) != rows:
+        raise EngineFailed(
+            f"{rows} request rows gave {len(result)}: a relation's key is not unique"
+        )
     schema = feature_schema(plan.view).append(pa.field(NEWEST, pa.int64()))
     return result.select(schema.names).cast(schema)

@@ -6,7 +6,6 @@ Holds the reading and checking of the header alone; the query is `sql`'s.
 import math
 import re
 import tomllib
-from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
@@ -14,6 +13,7 @@ from contracts.features import FieldContract, ViewHeader
 from contracts.types import UNSET
 from services.data_fabric.config import features_max
 from services.data_fabric.refusal import Finding, ViewRefused
+from services.data_fabric.zones import FIRST_US, LAST_US, YEARS, is_zone
 
 _COMMENT = re.compile(r"\A\s*/\*[ \t]*mortise\b(.*?)\*/", re.DOTALL)
 _COLUMN = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -78,20 +78,28 @@ def _check_field(contract: FieldContract, role: str) -> list[str]:
         low, high = contract.range
         if contract.dtype not in _RANGED:
             found.append(f"range does not apply to {contract.dtype}")
-        if math.isnan(low) or math.isnan(high) or low > high:
+        if not (math.isfinite(low) and math.isfinite(high)):
+            found.append(f"range [{low}, {high}] is not finite")
+        elif low > high or (contract.dtype == "int64" and math.ceil(low) > math.floor(high)):
             found.append(f"range [{low}, {high}] is empty")
+        elif contract.dtype == "timestamp" and not (
+            FIRST_US <= low * 1e6 <= high * 1e6 <= LAST_US + 1
+        ):
+            found.append(f"range [{low}, {high}] leaves the years {YEARS[0]} to {YEARS[1]}")
     if contract.dtype != "string" and contract.values is not UNSET:
         found.append("values apply to strings")
     if contract.values is not UNSET and not contract.values:
         found.append("values is empty")
     if contract.dtype != "string" and contract.characters_max is not UNSET:
         found.append("characters_max applies to strings")
+    elif contract.values is not UNSET and contract.characters_max is not UNSET:
+        found.append("values and characters_max: one of the two")
     if contract.decimals is not UNSET and (contract.dtype != "float64" or role == "fields"):
         found.append("decimals apply to float64 columns of request; a feature rounds in its SQL")
     if contract.zone is not UNSET:
         if contract.dtype != "timestamp" or role == "fields":
             found.append("zone applies to timestamp columns of request")
-        elif contract.zone not in available_timezones():
+        elif not is_zone(contract.zone):
             found.append(f"zone {contract.zone!r} is no IANA time zone")
     if (contract.missing == "default") != (contract.default is not UNSET):
         found.append('missing = "default" and default go together')
@@ -102,8 +110,3 @@ def _check_field(contract: FieldContract, role: str) -> list[str]:
     if contract.missing == "default" and role == "fields":
         found.append("a feature takes its default in the SQL, with COALESCE")
     return found
-
-
-def zone_of(contract: FieldContract) -> ZoneInfo | None:
-    """The zone in which an instant without offset is read, or None: it is refused."""
-    return None if contract.zone is UNSET else ZoneInfo(contract.zone)

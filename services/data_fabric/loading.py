@@ -12,12 +12,13 @@ from contracts.features import FeatureLineage, SourceRow, ViewHeader
 from contracts.types import UNSET
 from services.data_fabric.certificate import Certificate, CertificateStore, subject
 from services.data_fabric.certification import certify, replayed_requests
-from services.data_fabric.closure import Closure, compile_plan, needed_indexes
+from services.data_fabric.closure import Closure, compile_plan
 from services.data_fabric.column_lineage import feature_columns
 from services.data_fabric.engine import Engine
 from services.data_fabric.engine_path import EnginePath
 from services.data_fabric.evaluation import identify, materialise
 from services.data_fabric.expressions import Unsupported
+from services.data_fabric.index_needs import IndexKey, needed_indexes
 from services.data_fabric.lint import check_plan
 from services.data_fabric.online import Index, build_index, index_query
 from services.data_fabric.plan import Plan, bind
@@ -56,15 +57,26 @@ class LoadedView:
         return "closure" if self.closure is not None else "engine"
 
 
+SHIPPED = Path("features/certificates")
+"""Where a home brings the certificates of its views along."""
+
+
 class Loader:
-    """Loads views of one home. `patterns` are the sources' paths below the home."""
+    """Loads views of one home. `patterns` are the sources' paths below the home; certificates that
+    are made go into `certificates`, those that the home brings along lie in `shipped`."""
 
     def __init__(
-        self, home: Path, patterns: Mapping[str, str], certificates: Path, clock: Clock
+        self,
+        home: Path,
+        patterns: Mapping[str, str],
+        certificates: Path,
+        clock: Clock,
+        *,
+        shipped: Path | None = None,
     ) -> None:
         self._home = home
         self._places = {name: (home, pattern) for name, pattern in patterns.items()}
-        self._certificates = CertificateStore(certificates)
+        self._certificates = CertificateStore(certificates, shipped or home / SHIPPED)
         self._reader = SourceReader(clock)
         self._clock = clock
 
@@ -90,7 +102,7 @@ class Loader:
         try:
             materialise(engine, self._reader, plan, sources)
             note("materialise")
-            data = digest_of(*(f"{name} {sources[name].digest}" for name in sorted(sources)))
+            data = data_of(sources)
             closure, certificate, reason = self._certified(engine, plan, sources, data)
             note("certify")
             if closure is None:
@@ -154,9 +166,12 @@ class Loader:
         ]
 
 
-def build_indexes(
-    engine: Engine, plan: Plan
-) -> dict[tuple[str, tuple[str, ...], str | None], Index]:
+def data_of(sources: Mapping[str, Source]) -> str:
+    """The digest of what a view reads: its sources by name, by content."""
+    return digest_of(*(f"{name} {sources[name].digest}" for name in sorted(sources)))
+
+
+def build_indexes(engine: Engine, plan: Plan) -> dict[IndexKey, Index]:
     """Every index that the plan's look-ups need, from the relations' tables."""
     indexes = {}
     for key, need in needed_indexes(plan).items():

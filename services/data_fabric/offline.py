@@ -12,6 +12,7 @@ import pyarrow as pa
 from services.data_fabric.config import offline_rows
 from services.data_fabric.engine import Engine
 from services.data_fabric.evaluation import (
+    check_single_valued,
     feature_schema,
     identify,
     materialise,
@@ -55,6 +56,7 @@ def _batches(
     engine = Engine()
     try:
         materialise(engine, reader, plan, found)
+        check_single_valued(engine, plan)
         table = request_table(view, request)
         for start in range(0, len(table), offline_rows):
             batch = run(engine, plan, table.slice(start, offline_rows)).drop_columns(NEWEST)

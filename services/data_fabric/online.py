@@ -97,13 +97,18 @@ def build_index(
             array("q", [NEVER]), *([None] for _ in columns), *(array("i", [1, 1]) for _ in shifts)
         )  # fmt: skip
     if not is_single:
-        names = ", ".join([*keys, *([time] if time else [])])
-        reason = f"{relation} has different rows with the same ({names}): make it single-valued"
-        raise ViewRefused.of(reason)
+        raise not_single_valued(relation, keys, time)
     return Index(
         relation, tuple(keys), time, tuple(columns), tuple(shifts), dtypes, packed, entries, empty,
         len(table),
     )  # fmt: skip
+
+
+def not_single_valued(relation: str, keys: Sequence[str], time: str | None) -> ViewRefused:
+    """The refusal of a relation in which a look-up could find either of two rows."""
+    names = ", ".join([*keys, *([time] if time else [])])
+    reason = f"{relation} has different rows with the same ({names}): make it single-valued"
+    return ViewRefused.of(reason)
 
 
 _TYPE_CODES = {"int64": "q", "timestamp": "q", "clock": "q", "float64": "d"}

@@ -4,6 +4,7 @@ The same for both paths: decode and check the rows, compute, check the features,
 newest event is that was used.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -12,14 +13,9 @@ import msgspec
 
 from contracts.features import ViewHeader
 from services.data_fabric.closure import Closure
+from services.data_fabric.field_rules import FieldRefused, broken_limit
 from services.data_fabric.online import NEVER
-from services.data_fabric.validation import (
-    Decoded,
-    FieldRefused,
-    Refused,
-    RowDecoder,
-    broken_limit,
-)
+from services.data_fabric.validation import Decoded, Refused, RowDecoder
 
 Features = tuple[Any, ...]
 """One row's features in the header's order, then the newest event time used."""
@@ -57,8 +53,8 @@ class Evaluator:
         checked = closure.checked
         try:
             rows = [checked(row) for row in decoded.rows]
-        except OverflowError:
-            return self.judge(decoded, [compute(closure, row) for row in decoded.rows])
+        except ArithmeticError:
+            rows = [None]
         if None in rows:
             return self.judge(decoded, [compute(closure, row) for row in decoded.rows])
         return Outcome(rows, decoded.refused, self._freshness_s(decoded.rows, rows))  # type: ignore[arg-type]
@@ -67,30 +63,29 @@ class Evaluator:
         """The request's rows, for a path that computes them elsewhere."""
         return self._decoder.decode(raw)
 
-    def judge(self, decoded: Decoded, computed: list[Features | None]) -> Outcome:
-        """The outcome of features that are not checked yet; None stands for an overflow."""
+    def judge(self, decoded: Decoded, computed: Sequence[Features | FieldRefused]) -> Outcome:
+        """The outcome of features that are not checked yet, or could not be computed."""
         kept, kept_requests, refused = [], [], list(decoded.refused)
         for at, request, features, raw in zip(
             decoded.indexes, decoded.rows, computed, decoded.raws(), strict=True
         ):
-            broken = self._broken(features)
-            if broken is None:
-                assert features is not None, "an overflow is broken"
-                kept.append(features)
-                kept_requests.append(request)
+            checked = self._checked(features)
+            if isinstance(checked, FieldRefused):
+                refused.append(Refused(at, checked.error(at), raw))
             else:
-                refused.append(Refused(at, broken.error(at), raw))
+                kept.append(checked)
+                kept_requests.append(request)
         refused.sort(key=lambda one: one.row)
         return Outcome(kept, refused, self._freshness_s(kept_requests, kept))
 
-    def _broken(self, features: Features | None) -> FieldRefused | None:
-        if features is None:
-            return FieldRefused("row", "features within 64 bits", "an overflow")
+    def _checked(self, features: Features | FieldRefused) -> Features | FieldRefused:
+        if isinstance(features, FieldRefused):
+            return features
         for (name, contract), value in zip(self._header.fields.items(), features, strict=False):
             limit = broken_limit(contract, value)
             if limit is not None:
                 return FieldRefused(name, limit, value)
-        return None
+        return features
 
     def _freshness_s(self, requests: list[Any], rows: list[Features]) -> float | None:
         event_us = self._event_us
@@ -102,9 +97,9 @@ class Evaluator:
         return max(ages_us) / 1e6 if ages_us else None
 
 
-def compute(closure: Closure, row: Any) -> Features | None:
-    """One row's features unchecked; None for an overflow."""
+def compute(closure: Closure, row: Any) -> Features | FieldRefused:
+    """One row's features unchecked; or why they cannot be computed."""
     try:
         return closure.values(row)
-    except OverflowError:
-        return None
+    except ArithmeticError as error:
+        return FieldRefused("row", "features that can be computed", str(error))

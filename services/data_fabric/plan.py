@@ -56,10 +56,14 @@ def bind(view: View, schemas: Schemas) -> Plan:
         for step in (*steps, "")
         for join in (tables[step] if step else tree).args.get("joins") or ()
     }
+    source_columns = _source_columns(tree, view.sources)
+    for source, columns in source_columns.items():
+        if not columns:
+            raise ViewRefused.of(f"the query reads no column of {source}")
     return Plan(
         view=view,
         tree=tree,
-        source_columns=_source_columns(tree, view.sources),
+        source_columns=source_columns,
         event_sources=frozenset(
             source for source in view.sources if "timestamp" in schemas[source].values()
         ),

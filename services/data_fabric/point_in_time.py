@@ -28,8 +28,6 @@ _ORDERED = (exp.Lag, exp.RowNumber, exp.FirstValue, exp.LastValue)
 def check_time(plan: Plan) -> Iterator[Finding]:
     """What is wrong with the steps, their look-ups, and the histories that they look into."""
     tables = common_tables(plan.tree)
-    for name in sorted(set(tables) & {*plan.view.sources, "request"}):
-        yield Finding(0, f"the table expression {name} hides a source of that name")
     histories = set(plan.event_sources)
     for name, query in tables.items():
         if name in plan.steps:

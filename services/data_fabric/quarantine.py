@@ -5,6 +5,7 @@ rows waiting for the thread, bytes of all files, days that a file is kept; what 
 dropped and counted. The rows may be personal data.
 """
 
+import contextlib
 import os
 import queue
 import threading
@@ -14,7 +15,11 @@ from pathlib import Path
 import msgspec
 
 from contracts.policies import RetentionSpec
-from services.data_fabric.config import quarantine_file_bytes, quarantine_waiting_max
+from services.data_fabric.config import (
+    quarantine_file_bytes,
+    quarantine_row_bytes,
+    quarantine_waiting_max,
+)
 from services.data_fabric.validation import Refused
 from shared import logs
 from shared.clock import Clock
@@ -31,6 +36,7 @@ class Entry:
     view: str
     version: str
     refused: Refused
+    content: bytes
 
 
 class Quarantine:
@@ -38,7 +44,8 @@ class Quarantine:
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.written = 0
-        self.dropped = 0
+        self._refused = 0
+        self._lost = 0
         self._folder = folder
         self._clock = clock
         self._retention = RetentionSpec()
@@ -46,16 +53,23 @@ class Quarantine:
         self._thread = threading.Thread(target=self._run, name="quarantine", daemon=True)
         self._thread.start()
 
+    @property
+    def dropped(self) -> int:
+        """Rows that were not kept: the queue was full, or the disk refused."""
+        return self._refused + self._lost
+
     def retain(self, retention: RetentionSpec) -> None:
         """Take over the policy in force."""
         self._retention = retention
 
     def put(self, trace_id: str, view: str, version: str, refused: Refused) -> None:
-        """Keep a refused row."""
+        """Keep a refused row, or as much of it as `quarantine_row_bytes` allows."""
+        content = refused.raw[:quarantine_row_bytes]
+        at_us = self._clock.wall_us()
         try:
-            self._waiting.put_nowait(Entry(self._clock.wall_us(), trace_id, view, version, refused))
+            self._waiting.put_nowait(Entry(at_us, trace_id, view, version, refused, content))
         except queue.Full:
-            self.dropped += 1
+            self._refused += 1
 
     def close(self) -> None:
         """Write what waits and end the thread."""
@@ -63,21 +77,23 @@ class Quarantine:
         self._thread.join()
 
     def _run(self) -> None:
-        while (entry := self._waiting.get()) is not None:
-            entries = [entry]
-            try:
-                while (more := self._waiting.get_nowait()) is not None:
-                    entries.append(more)
-                self._waiting.put(None)
-            except queue.Empty:
-                more = entry
+        is_open = True
+        while is_open:
+            taken = [self._waiting.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    taken.append(self._waiting.get_nowait())
+            is_open = None not in taken
+            entries = [entry for entry in taken if entry is not None]
             try:
                 self._write(entries)
             except OSError as error:
-                self.dropped += len(entries)
+                self._lost += len(entries)
                 log.warning("quarantine_failed", reason=str(error))
 
     def _write(self, entries: list[Entry]) -> None:
+        if not entries:
+            return
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lines = b"".join(_line(entry) for entry in entries)
         files = sorted(self._folder.glob("*.jsonl"))
@@ -103,7 +119,7 @@ class Quarantine:
 
 
 def _line(entry: Entry) -> bytes:
-    """One JSON line; a row that is no JSON (binary values, NaN keys) is kept as base64."""
+    """One JSON line; a row that is cut, or no JSON (binary values), is kept as base64."""
     error = entry.refused.error
     record = {
         "at_us": entry.at_us,
@@ -115,7 +131,7 @@ def _line(entry: Entry) -> bytes:
         "details": error.details,
     }
     try:
-        content = msgspec.msgpack.decode(entry.refused.raw)
+        content = msgspec.msgpack.decode(entry.content)
         return msgspec.json.encode({**record, "content": content}) + b"\n"
     except (msgspec.MsgspecError, TypeError, ValueError):
-        return msgspec.json.encode({**record, "encoded": entry.refused.raw}) + b"\n"
+        return msgspec.json.encode({**record, "encoded": entry.content}) + b"\n"

@@ -99,6 +99,7 @@ class Reconciler:
         self._wake.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(_surface)
 
     async def close(self) -> None:
         """Stop; what is loading is not waited for."""
@@ -166,3 +167,9 @@ def _check_name(loaded: LoadedView, wanted: Wanted) -> None:
     if found != (wanted.name, wanted.version):
         names = f"{wanted.name} {wanted.version}, its text {found[0]} {found[1]}"
         raise ViewRefused.of(f"the pack calls the view {names}")
+
+
+def _surface(task: asyncio.Task[None]) -> None:
+    """Hand a defect in the task to the loop's exception handler instead of losing it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error

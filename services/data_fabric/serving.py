@@ -10,10 +10,11 @@ from contracts.errors import MeshError
 from contracts.features import FeatureLineage, ViewHeader
 from services.data_fabric.block import BlockEncoder
 from services.data_fabric.config import inline_rows_max
-from services.data_fabric.engine_path import EngineQueue
+from services.data_fabric.engine_queue import EngineQueue
 from services.data_fabric.loading import LoadedView
 from services.data_fabric.outcome import Evaluator, Outcome
-from services.data_fabric.validation import RowDecoder, slices
+from services.data_fabric.row_lists import slices
+from services.data_fabric.validation import RowDecoder
 
 
 class ServedView:
@@ -62,7 +63,7 @@ class ServedView:
         if self._queue is not None:
             decoded = self._evaluator.decode(raw)
             computed = await self._queue.compute(decoded.rows) if decoded.rows else []
-            return self._evaluator.judge(decoded, list(computed))
+            return self._evaluator.judge(decoded, computed)
         assert self.loaded.closure is not None, "a view has a closure or an engine"
         whole = Outcome([], [], None)
         for at, part in enumerate(slices(raw, inline_rows_max)):

@@ -5,6 +5,7 @@ Its schema is checked before the engine sees a byte: engines read an int file be
 or a naive timestamp, without a word. A file that changes while it is read fails the read.
 """
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -108,7 +109,11 @@ def _newest(parquet: pq.ParquetFile, types: Mapping[str, str]) -> datetime | Non
 
 def stats(root: Path, pattern: str) -> list[tuple[Path, StatKey]]:
     """The files that match a pattern below `root`, as the file system shows them, in name order."""
-    return [(path, _key(path.stat())) for path in sorted(root.glob(pattern)) if path.exists()]
+    found = []
+    for path in sorted(root.glob(pattern)):
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path, _key(path.stat())))
+    return found
 
 
 def _key(found: os.stat_result) -> StatKey:
@@ -170,6 +175,8 @@ class SourceReader:
             offset += len(chunk)
         digest = f"sha256:{hasher.hexdigest()}"
         with self._lock:
+            if len(self._digests) >= 2 * source_files_max:
+                self._digests.clear()
             self._digests[key] = digest
         return digest
 

@@ -74,6 +74,10 @@ def _parse_tree(text: str) -> exp.Select:
         if not isinstance(table.this, exp.Identifier) or table.args.get("db"):
             reason = f"{table.sql('duckdb')}: a relation is named plainly"
             raise ViewRefused.of(reason, line_of(table))
+    for name, query in common_tables(statements[0]).items():
+        if name == REQUEST or name in tables_read(query):
+            raise ViewRefused.of(f"the table expression {name} hides what it is named after",
+                                 line_of(query))  # fmt: skip
     return statements[0]
 
 

@@ -6,7 +6,7 @@ its limit and its value.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -17,12 +17,16 @@ from msgspec.msgpack import Ext
 from contracts.errors import MeshError
 from contracts.features import FieldContract, ViewHeader
 from contracts.limits import rows_per_request_max
-from contracts.types import UNSET, Scalar
+from contracts.types import UNSET
+from services.data_fabric.field_rules import (
+    FieldRefused,
+    broken_limit,
+    instant_range,
+    int_range,
+    range_limit,
+)
 from services.data_fabric.instants import InstantParser, InstantRefused
-
-INT64 = (-(2**63), 2**63 - 1)
-value_characters_max = 64
-"""A longer value is cut in an error's message."""
+from services.data_fabric.row_lists import split_rows
 
 Fix = Callable[[Any], None]
 
@@ -36,7 +40,7 @@ class Refused:
     raw: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decoded:
     """The good rows, their numbers in the request, and the refused ones; `raw` is the list as it
     came, whose first row has the number `first`."""
@@ -49,52 +53,8 @@ class Decoded:
 
     def raws(self) -> list[bytes]:
         """The bytes of each good row."""
-        parts = _RAWS.decode(self.raw)
+        parts = split_rows(self.raw)
         return [bytes(parts[at - self.first]) for at in self.indexes]
-
-
-def row_count(raw: msgspec.Raw | bytes) -> int:
-    """How many items an encoded list says that it has; 0 for anything else. Reads its head only.
-    Source: the MessagePack specification, array format family."""
-    head = bytes(memoryview(raw)[:5])
-    if head[0] & 0xF0 == 0x90:
-        return head[0] & 0x0F
-    if head[0] == 0xDC:
-        return int.from_bytes(head[1:3], "big")
-    return int.from_bytes(head[1:5], "big") if head[0] == 0xDD else 0
-
-
-def slices(raw: msgspec.Raw | bytes, rows: int) -> Iterator[bytes]:
-    """An encoded list as encoded lists of at most `rows` items. Raises MeshError
-    INVALID_REQUEST."""
-    try:
-        parts = _RAWS.decode(raw)
-    except msgspec.MsgspecError as error:
-        raise MeshError("INVALID_REQUEST", f"rows: {error}") from error
-    for start in range(0, len(parts), rows):
-        yield msgspec.msgpack.encode(parts[start : start + rows])
-
-
-class FieldRefused(Exception):
-    """One value breaks its contract: which field, which limit, what was received."""
-
-    def __init__(self, field: str, limit: str, value: object) -> None:
-        super().__init__(field, limit, value)
-        self.field, self.limit, self.value = field, limit, value
-
-    def error(self, row: int) -> MeshError:
-        """FEATURE_INVALID with field, limit and value in words and as details."""
-        shown = repr(self.value)
-        if len(shown) > value_characters_max:
-            shown = shown[:value_characters_max] + "…"
-        details: dict[str, Scalar] = {
-            "row": row, "field": self.field, "limit": self.limit, "value": shown,
-        }  # fmt: skip
-        return MeshError(
-            "FEATURE_INVALID",
-            f"row {row}: {self.field} is {shown}, its contract wants {self.limit}",
-            details=details,
-        )
 
 
 class RowDecoder:
@@ -146,12 +106,8 @@ class RowDecoder:
         return Decoded(rows, range(first, first + len(rows)), [], raw, first)
 
     def _decode_each(self, raw: msgspec.Raw | bytes, first: int) -> Decoded:
-        try:
-            parts = _RAWS.decode(raw)
-        except msgspec.MsgspecError as error:
-            raise MeshError("INVALID_REQUEST", f"rows: {error}") from error
         rows, indexes, refused = [], [], []
-        for at, part in enumerate(parts, first):
+        for at, part in enumerate(split_rows(raw), first):
             try:
                 row = self._decode_one(part)
             except FieldRefused as broken:
@@ -215,13 +171,10 @@ class RowDecoder:
             except InstantRefused as refused:
                 raise FieldRefused(name, str(refused), _shown(value)) from refused
             if limits is not None and not limits[0] <= at_us <= limits[1]:
-                raise FieldRefused(name, _range_limit(contract), _shown(value))
+                raise FieldRefused(name, range_limit(contract), _shown(value))
             setattr(row, attribute, at_us)
 
         return fix
-
-
-_RAWS = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], Meta(max_length=rows_per_request_max)])
 
 
 def _field_type(contract: FieldContract) -> Any:
@@ -255,24 +208,6 @@ def _field_default(contract: FieldContract) -> tuple[Any, ...]:
     return (None if contract.default is UNSET else contract.default,)
 
 
-def int_range(contract: FieldContract) -> tuple[int, int]:
-    """The integers of a column's range, within 64 bits."""
-    if contract.range is UNSET:
-        return INT64
-    low, high = contract.range
-    return (
-        INT64[0] if low <= INT64[0] else math.ceil(low),
-        INT64[1] if high >= INT64[1] else math.floor(high),
-    )
-
-
-def instant_range(contract: FieldContract) -> tuple[int, int] | None:
-    """A timestamp's range, declared in seconds since 1970, in microseconds; else None."""
-    if contract.range is UNSET or contract.dtype != "timestamp":
-        return None
-    return round(contract.range[0] * 1e6), round(contract.range[1] * 1e6)
-
-
 def _fix_default(attribute: str, default: object) -> Fix:
     def fix(row: Any) -> None:
         if getattr(row, attribute) is None:
@@ -295,64 +230,12 @@ def _fix_float(attribute: str, name: str, contract: FieldContract) -> Fix:
             setattr(row, attribute, default)
             return
         if not low <= value <= high:
-            raise FieldRefused(name, _range_limit(contract), value)
+            raise FieldRefused(name, range_limit(contract), value)
         if decimals is not None:
             setattr(row, attribute, round(value, decimals))
 
     return fix
 
 
-def _range_limit(contract: FieldContract) -> str:
-    low, high = contract.range  # type: ignore[misc]
-    unit = " seconds since 1970" if contract.dtype == "timestamp" else ""
-    return f"{low:.15g} ≤ {contract.dtype} ≤ {high:.15g}{unit}"
-
-
 def _shown(value: object) -> object:
     return bytes(value.data) if isinstance(value, Ext) else value
-
-
-_WANTED: dict[str, tuple[type, ...]] = {
-    "bool": (bool,),
-    "int64": (int,),
-    "float64": (int, float),
-    "string": (str,),
-    # As it comes from the wire, and as it is a feature: integer microseconds.
-    "timestamp": (str, Ext, int),
-}
-
-
-def broken_limit(contract: FieldContract, value: object) -> str | None:
-    """The limit that a value breaks, in words; None where it keeps the contract. An instant that
-    is not parsed yet is judged by its type alone."""
-    if value is None:
-        return "a value, null is refused" if contract.missing == "reject" else None
-    if type(value) not in _WANTED[contract.dtype]:
-        return f"the type {contract.dtype}"
-    if contract.values is not UNSET and value not in contract.values:
-        return "one of " + ", ".join(contract.values)
-    if contract.characters_max is not UNSET and len(str(value)) > contract.characters_max:
-        return f"at most {contract.characters_max} characters"
-    if isinstance(value, int | float) and contract.dtype != "bool":
-        return _broken_bounds(contract, value)
-    return None
-
-
-def _broken_bounds(contract: FieldContract, value: float) -> str | None:
-    if math.isnan(value):
-        return "a number" if contract.missing == "reject" else None
-    if contract.dtype != "float64" and not INT64[0] <= value <= INT64[1]:
-        return "64 bits"
-    if contract.range is UNSET:
-        return None
-    low, high = bounds(contract)
-    return None if low <= value <= high else _range_limit(contract)
-
-
-def bounds(contract: FieldContract) -> tuple[float, float]:
-    """A declared range in the units of decoded values: integers as integers (Python compares them
-    faster and exactly), instants in microseconds."""
-    assert contract.range is not UNSET, "asked where there is a range"
-    if contract.dtype == "int64":
-        return int_range(contract)
-    return instant_range(contract) or contract.range

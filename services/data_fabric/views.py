@@ -38,7 +38,6 @@ class Held:
     reason: str = ""
     served: ServedView | None = None
     tried: Signature | None = None
-
     is_refused: bool = False
 
     def refuse(self, reason: str) -> None:

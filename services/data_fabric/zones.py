@@ -34,22 +34,31 @@ FIRST_US = instant_us(datetime(YEARS[0], 1, 1, tzinfo=UTC))
 LAST_US = instant_us(datetime(YEARS[1], 1, 1, tzinfo=UTC)) - 1
 
 
+class ZoneUnknown(ArithmeticError):
+    """A text that names no time zone; for the closure a value that cannot be computed."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]!r} is no time zone"
+
+
 @lru_cache(maxsize=1_024)
 def load_zone(name: str) -> ZoneInfo:
-    """The zone of that name in tzdata. Raises KeyError if there is none."""
+    """The zone of that name in tzdata. Raises ZoneUnknown if there is none."""
     place = importlib.resources.files("tzdata") / "zoneinfo"
     try:
+        if ".." in name:
+            raise ZoneUnknown(name)
         with place.joinpath(*name.split("/")).open("rb") as stream:
             return ZoneInfo.from_file(stream, key=name)
     except (OSError, ValueError) as error:
-        raise KeyError(name) from error
+        raise ZoneUnknown(name) from error
 
 
 def is_zone(name: str) -> bool:
     """Whether tzdata has a zone of that name."""
     try:
         load_zone(name)
-    except KeyError:
+    except ZoneUnknown:
         return False
     return True
 

@@ -16,11 +16,11 @@ from services.data_fabric.certificate import (
 from services.data_fabric.certification import key_columns, replayed_requests
 from services.data_fabric.engine import Engine
 from services.data_fabric.evaluation import identify, materialise
+from services.data_fabric.field_rules import broken_limit
 from services.data_fabric.loading import build_indexes
 from services.data_fabric.plan import bind
 from services.data_fabric.sources import SourceReader
 from services.data_fabric.sql import parse
-from services.data_fabric.validation import broken_limit
 from tests.unit.services.data_fabric.small_home import PATTERNS, VIEW, SmallHome
 
 
@@ -74,11 +74,13 @@ def test_a_certificate_depends_on_view_code_and_data() -> None:
 
 def test_the_store_gives_back_only_what_the_name_says(home: SmallHome) -> None:
     """Another key, a cut file or no file is no certificate."""
-    store = CertificateStore(home.certificates)
+    shipped = home.path / "features/certificates"
+    store = CertificateStore(home.certificates, shipped)
     one = subject("v", "c", "d")
     assert store.get(one.key) is None
     store.put(one)
     assert store.get(one.key) == one
+    assert CertificateStore(shipped, home.certificates).get(one.key) == one
     path = home.certificates / f"{one.key.removeprefix('sha256:')}.json"
     other = subject("w", "c", "d")
     path.with_stem(other.key.removeprefix("sha256:")).write_bytes(path.read_bytes())

@@ -27,6 +27,11 @@ def test_a_header_is_read_in_order() -> None:
         ('event_time = "at"', 'event_time = "station"', 1, "no required timestamp"),
         ('entity = "vehicle"', 'entity = "driver"', 1, "no column of request"),
         ("range = [-5, 1000]", "range = [5, -5]", 16, "is empty"),
+        ("range = [-5, 1000]", "range = [0.2, 0.8]", 16, "is empty"),
+        ("range = [-5, 1000]", "range = [-inf, 0]", 16, "is not finite"),
+        ('dtype = "timestamp"\nsource = "caller"', 'dtype = "timestamp"\nrange = [0, 1e10]\n'
+         'source = "caller"', 9, "leaves the years"),
+        ("characters_max = 8", 'values = ["A"]\ncharacters_max = 8', 12, "one of the two"),
         ("characters_max = 8", "range = [1, 2]", 12, "range does not apply to string"),
         ("characters_max = 8", "decimals = 2", 12, "decimals apply to float64"),
         ("characters_max = 8", 'zone = "UTC"', 12, "zone applies to timestamp"),

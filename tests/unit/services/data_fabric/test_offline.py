@@ -1,6 +1,7 @@
 """The offline path: the request's order, the header's types, and batches that change nothing."""
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from services.data_fabric import offline as offline_module
@@ -8,7 +9,7 @@ from services.data_fabric.engine import Engine
 from services.data_fabric.evaluation import identify, materialise, request_table
 from services.data_fabric.offline import feature_batches, features
 from services.data_fabric.plan import bind
-from services.data_fabric.refusal import SourceRefused
+from services.data_fabric.refusal import SourceRefused, ViewRefused
 from services.data_fabric.rewrite import ROW
 from services.data_fabric.sources import SourceReader
 from services.data_fabric.sql import parse
@@ -78,3 +79,11 @@ def test_a_source_that_is_not_given_is_named(home: SmallHome) -> None:
     """The caller forgot one."""
     with pytest.raises(SourceRefused, match="there is no source trips"):
         features(VIEW, {"stations": home.sources["stations"]}, REQUEST)
+
+
+def test_a_relation_that_is_not_single_valued_is_refused(home: SmallHome) -> None:
+    """Two stations of one name would double a request's row."""
+    stations = pa.concat_tables([small_home.SOME_STATIONS] * 2)
+    pa.parquet.write_table(stations, home.path / "data/stations.parquet")
+    with pytest.raises(ViewRefused, match=r"stations has different rows with the same \(station\)"):
+        features(VIEW, home.sources, REQUEST)

@@ -8,6 +8,7 @@ import pytest
 from services.data_fabric.certificate import close, identical
 from services.data_fabric.closure import Closure
 from services.data_fabric.online import NEVER
+from services.data_fabric.zones import ZoneUnknown
 from tests.unit.services.data_fabric.loaded import load, offline, online, row_of
 from tests.unit.services.data_fabric.small_home import VIEW, SmallHome, at, trips
 
@@ -80,17 +81,18 @@ def test_a_feature_that_breaks_its_contract_refuses_its_row(home: SmallHome) -> 
     )
 
 
-def test_an_overflow_refuses_its_row_alone(
+def test_what_cannot_be_computed_refuses_its_row_alone(
     home: SmallHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arithmetic that leaves what a double can hold is the row's fault, not the batch's."""
+    """Arithmetic that leaves what a double can hold, or a station in a zone that does not exist,
+    is the row's fault, not the batch's."""
     view = load(home)
     right = view.closure
     assert right is not None
 
     def raising(row: object) -> tuple[object, ...]:
         if row.c2 == 3:  # type: ignore[attr-defined]
-            raise OverflowError
+            raise ZoneUnknown("Mars/Olympus")
         return right.values(row)
 
     broken = replace(view, closure=Closure(raising, raising, ""))
@@ -99,4 +101,5 @@ def test_an_overflow_refuses_its_row_alone(
     ]
     outcome = online(broken, rows)
     assert len(outcome.rows) == 2
-    assert "64 bits" in outcome.refused[0].error.message
+    assert outcome.refused[0].row == 1
+    assert "'Mars/Olympus' is no time zone" in outcome.refused[0].error.message

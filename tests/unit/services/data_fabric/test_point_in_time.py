@@ -3,8 +3,10 @@
 import pytest
 
 from services.data_fabric.lint import check_plan
+from services.data_fabric.plan import bind
 from services.data_fabric.refusal import ViewRefused
-from tests.unit.services.data_fabric.plans import changed, line_of, plan_of
+from services.data_fabric.sql import parse
+from tests.unit.services.data_fabric.plans import SCHEMAS, changed, line_of, plan_of
 
 ASOF_NOW = "ASOF LEFT JOIN by_station AS now ON now.station = r.station AND now.ended_at < r.at"
 WINDOW = "WINDOW ended AS (PARTITION BY station ORDER BY ended_at)"
@@ -70,8 +72,11 @@ def test_what_may_leak_or_lose_rows_is_refused(old: str, new: str, reason: str) 
     assert any(abs(finding.line - line) <= 16 for finding in found), (line, found)
 
 
-def test_a_name_that_hides_a_source_is_refused() -> None:
-    """Otherwise a reader takes the table expression for the source."""
-    text = changed("seen AS (", "stations AS (SELECT station FROM trips),\nseen AS (")
-    with pytest.raises(ViewRefused):
-        check_plan(plan_of(text))
+def test_a_source_that_is_only_named_is_refused() -> None:
+    """Nothing of it would be read."""
+    text = changed(
+        "SELECT vehicle, ended_at FROM trips WHERE vehicle IS NOT NULL GROUP BY vehicle, ended_at",
+        "SELECT 1 AS vehicle, CAST(NULL AS TIMESTAMPTZ) AS ended_at FROM stations_2",
+    )
+    with pytest.raises(ViewRefused, match="reads no column of stations_2"):
+        bind(parse(text), {**SCHEMAS, "stations_2": {"station": "string"}})

@@ -91,3 +91,12 @@ def test_what_does_not_fit_is_dropped_and_counted(
     for _ in range(quarantine_module.quarantine_waiting_max + 5):
         quarantine.put(TRACE, "v", "1", refused({}))
     assert quarantine.dropped == 6
+
+
+def test_a_long_row_is_cut(tmp_path: Path) -> None:
+    """A queue of rows stays small, whatever was sent."""
+    quarantine = Quarantine(tmp_path, ManualClock())
+    quarantine.put(TRACE, "v", "1", refused({"x": "é" * 1_000_000}))
+    quarantine.close()
+    record = records(tmp_path)[0]
+    assert len(str(record["encoded"])) < 2 * quarantine_module.quarantine_row_bytes

@@ -32,6 +32,8 @@ def test_another_query_has_another_code() -> None:
         ("SELECT 1 AS a; SELECT 2 AS b", 0, "one SELECT"),
         ("DROP TABLE trips", 0, "one SELECT"),
         ("SELECT x AS a FROM read_parquet('/etc/x')", 51, "named plainly"),
+        ("WITH request AS (SELECT x FROM trips) SELECT x FROM request", 51, "hides"),
+        ("WITH trips AS (SELECT x FROM trips) SELECT x FROM trips", 51, "hides"),
         ("SELECT x AS a FROM other.trips", 51, "named plainly"),
         ("SELECT 1 AS a UNION SELECT 2", 0, "one SELECT"),
     ],

@@ -10,7 +10,8 @@ import pytest
 from contracts.errors import MeshError
 from contracts.features import FieldContract, ViewHeader
 from contracts.limits import rows_per_request_max
-from services.data_fabric.validation import RowDecoder, row_count, slices
+from services.data_fabric.row_lists import row_count, slices
+from services.data_fabric.validation import RowDecoder
 
 
 def header(**columns: FieldContract) -> ViewHeader:
