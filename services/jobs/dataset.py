@@ -4,7 +4,6 @@ The encoders are fitted on the training rows alone; the encoding is the runtime'
 """
 
 import datetime
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts.errors import MeshError
-from contracts.features import Dtype
 from contracts.pack import ColumnEncoder
-from services.jobs.training_config import LabelTable, SplitTable, ViewTable
+from services.jobs.training_config import ModelConfig, SplitTable
+from services.jobs.training_inputs import Inputs
 from services.model_runtime.encoding import Columns, Encoding
 from services.model_runtime.mapping import Array
 
@@ -41,42 +40,31 @@ class Dataset:
         return len(self.labels)
 
 
-def make_dataset(
-    features: pa.Table,
-    outcome: pa.ChunkedArray,
-    event_time: pa.ChunkedArray,
-    *,
-    fields: Mapping[str, Dtype],
-    labels: Sequence[str],
-    view: ViewTable,
-    label: LabelTable,
-    split: SplitTable,
-) -> Dataset:
-    """`features` has the view's `fields`; `outcome` (numbers) and `event_time` (instants) belong
-    to the same rows. Raises MeshError INVALID_REQUEST when a part of the split is empty."""
-    known = pc.is_valid(outcome)
-    excluded = len(outcome) - pc.sum(known).as_py()
-    features, outcome = features.filter(known), outcome.filter(known)
-    parts = _split(event_time.filter(known), split)
+def make_dataset(inputs: Inputs, config: ModelConfig) -> Dataset:
+    """The labelled rows, encoded. Raises MeshError INVALID_REQUEST when a part of the split is
+    empty."""
+    known = pc.is_valid(inputs.outcome)
+    features, outcome = inputs.features.filter(known), inputs.outcome.filter(known)
+    train, validate, report = _split(inputs.event_time.filter(known), config.split)
     encoders = tuple(
-        _fit(name, features[name], parts[0], is_category=name in view.categories)
-        for name in fields
-        if name not in view.unused
+        _fit(name, features[name], train, is_category=name in config.view.categories)
+        for name in inputs.fields
+        if name not in config.view.unused
     )
-    encoding = Encoding(encoders, fields)
-    columns = to_columns(features, encoding)
-    numbers, categories = encoding.encode(columns, len(outcome))
-    is_then = outcome.to_numpy() > label.above
-    then, otherwise = labels.index(label.then), labels.index(label.otherwise)
+    encoding = Encoding(encoders, inputs.fields)
+    numbers, categories = encoding.encode(to_columns(features, encoding), len(outcome))
+    is_then = outcome.to_numpy() > config.label.above
+    then = config.labels.index(config.label.then)
+    otherwise = config.labels.index(config.label.otherwise)
     return Dataset(
         numbers=numbers,
         categories=categories,
         labels=np.where(is_then, then, otherwise),
-        train=parts[0],
-        validate=parts[1],
-        report=parts[2],
+        train=train,
+        validate=validate,
+        report=report,
         encoders=encoders,
-        excluded=excluded,
+        excluded=len(inputs.outcome) - len(outcome),
     )
 
 

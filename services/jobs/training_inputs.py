@@ -27,9 +27,9 @@ _REPOSITORY = Path(__file__).parents[2]
 _CODE = (
     "services/jobs/dataset.py",
     "services/jobs/fit.py",
+    "services/jobs/training.py",
     "services/jobs/training_config.py",
     "services/jobs/training_inputs.py",
-    "services/jobs/train.py",
     "services/model_runtime/backends/architectures.py",
     "services/model_runtime/encoding.py",
     "services/model_runtime/probabilities.py",

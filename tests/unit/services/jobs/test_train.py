@@ -2,7 +2,6 @@
 
 import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +12,8 @@ from contracts.errors import MeshError
 from contracts.features import Dtype
 from contracts.pack import ColumnEncoder
 from services.jobs.dataset import make_dataset, to_columns
-from services.jobs.train import references, train
+from services.jobs.train import references
+from services.jobs.training import train
 from services.jobs.training_config import ModelConfig, SmallConfig, read_config, read_small
 from services.jobs.training_inputs import Inputs
 from services.model_runtime.encoding import Encoding
@@ -115,26 +115,12 @@ def test_the_models_learn_and_the_distilled_one_follows(
     assert list(references(made, dataset, configs[0], compare=False)) == ["route_and_hour_rate"]
 
 
-def dataset_of(made: Inputs, config: ModelConfig) -> Any:
-    """The dataset alone."""
-    return make_dataset(
-        made.features,
-        made.outcome,
-        made.event_time,
-        fields=made.fields,
-        labels=config.labels,
-        view=config.view,
-        label=config.label,
-        split=config.split,
-    )
-
-
 def test_rows_without_a_label_are_left_out_and_counted(
     configs: tuple[ModelConfig, SmallConfig],
 ) -> None:
     """The parts are a partition of the labelled rows."""
     made = inputs()
-    dataset = dataset_of(made, configs[0])
+    dataset = make_dataset(made, configs[0])
     assert dataset.excluded == made.outcome.null_count > 0
     assert len(dataset) == len(made.outcome) - dataset.excluded
     assert (dataset.train.astype(int) + dataset.validate + dataset.report == 1).all()
@@ -145,7 +131,7 @@ def test_encoders_are_fitted_on_training_rows_alone(
 ) -> None:
     """Mean and deviation of what is present before the split; `month` is unused."""
     made = inputs()
-    dataset = dataset_of(made, configs[0])
+    dataset = make_dataset(made, configs[0])
     by_field = {encoder.field: encoder for encoder in dataset.encoders}
     assert "month" not in by_field
     assert by_field["origin"].values == ["EWR", "JFK", "LGA"]
@@ -165,7 +151,7 @@ def test_a_split_that_leaves_a_part_empty_is_refused(
     late = config.split.validate_until.replace(year=2014)
     split = msgspec.structs.replace(config.split, validate_until=late)
     with pytest.raises(MeshError, match="no row to report"):
-        dataset_of(inputs(), msgspec.structs.replace(config, split=split))
+        make_dataset(inputs(), msgspec.structs.replace(config, split=split))
 
 
 def test_arrow_columns_keep_their_nulls() -> None:

@@ -157,8 +157,8 @@ async def test_counts_that_disagree_are_refused(
     client: RpcClient, make_batch: Make, parts: dict[str, Any], reason: str
 ) -> None:
     """Every request has its rows, its risk level, its deadline."""
+    batch = make_batch([1], model="tiny", columns=64)
     with pytest.raises(MeshError, match=reason) as caught:
-        batch = make_batch([1], model="tiny", columns=64)
         await client.call("execute", msgspec.structs.replace(batch, **parts))
     assert caught.value.name == "INVALID_REQUEST"
 
