@@ -33,6 +33,8 @@ models_poll_s = 1.0
 """How often a runtime is asked what it holds while everything routed is ready."""
 models_poll_s_min = 0.05
 """The same while something is missing."""
+introduction_s_max = 60.0
+"""How long one question for a runtime's instance id may wait for a process behind the socket."""
 feature_retry_s = 0.025
 """Pause before a fabric that has not loaded the view yet is asked again."""
 credit_retry_s = 0.005
@@ -48,6 +50,8 @@ ship_receipts_max = 512
 """In one call: making it holds up the loop for about half a millisecond."""
 ship_bytes_max = 4 * 1024 * 1024
 ship_backoff_s_max = 2.0
+control_plane_probe_s = 1.0
+"""Between two pings while there is nothing to ship; bounds how long health may be wrong."""
 
 access_sample_of = 1_000
 """One success in so many is logged; every failure is."""

@@ -39,7 +39,7 @@ class Flow:
         """Add a part behind those with the same or an earlier deadline."""
         parts = self.parts
         part.flow = self
-        if parts and _deadline_s(part) < _deadline_s(parts[-1]):
+        if parts and part.work.deadline_s < parts[-1].work.deadline_s:
             insort(parts, part, key=_deadline_s)
         else:
             parts.append(part)

@@ -37,7 +37,8 @@ OnDone = Callable[[Part, MeshError | None], None]
 
 
 class FeatureClient:
-    """Gets features for parts; on the loop's thread only. `instance` is the fabric's, once known.
+    """Gets features for parts; on the loop's thread only. `is_there`: the fabric answered on this
+    connection, and `instance` is its id.
 
     `wheel` ends calls that take too long; `on_done` is called once for each submitted part whose
     request has not ended before.
@@ -45,14 +46,15 @@ class FeatureClient:
 
     def __init__(self, path: Path, clock: Clock, wheel: Wheel[Awaited], on_done: OnDone) -> None:
         self.instance = "data_fabric"
+        self.is_there = False
         self.calls = 0
         self.rows = 0
         self._client = RpcClient(
             str(path),
             "data_fabric",
             clock=clock,
-            on_connected=self._came,
-            on_lost=self._reachability_changed,
+            on_connected=self._connected,
+            on_lost=self._lost,
         )
         self._clock = clock
         self._wheel = wheel
@@ -70,20 +72,20 @@ class FeatureClient:
         """Hang up."""
         await self._client.close()
 
-    @property
-    def connected(self) -> bool:
-        """The fabric is there."""
-        return self._client.connected
-
-    def _came(self) -> None:
-        self._reachability_changed()
+    def _connected(self) -> None:
+        """The supervisor holds the socket, so a connection does not mean that a fabric is there."""
         self._client.call_nowait("health", Empty(), self._introduced)
 
     def _introduced(self, health: Health | None, error: MeshError | None) -> None:
         if health is not None:
             self.instance = health.instance
+            self._changed(is_there=True)
 
-    def _reachability_changed(self) -> None:
+    def _lost(self) -> None:
+        self._changed(is_there=False)
+
+    def _changed(self, *, is_there: bool) -> None:
+        self.is_there = is_there
         self._changed_s = self._clock.monotonic()
         self._wake()
 
@@ -93,7 +95,7 @@ class FeatureClient:
         assert view is not None, "the model has a view"
         part.where = Where.FEATURES
         part.entered_s = now_s
-        if not self._client.connected and now_s - self._changed_s > ready_grace_s:
+        if not self.is_there and now_s - self._changed_s > ready_grace_s:
             self._on_done(part, MeshError("UNAVAILABLE", "the data fabric is away"))
             return
         self._lane(view).waiting[part] = None
@@ -198,7 +200,7 @@ class FeatureClient:
 
     def _pump(self) -> None:
         self._is_pump_due = False
-        if not self._client.connected:
+        if not self.is_there:
             return
         now_s = self._clock.monotonic()
         for lane in self._lanes.values():

@@ -7,6 +7,7 @@ from pathlib import Path
 from contracts.pack import LoadedModel, LoadedModels
 from contracts.service import Health
 from contracts.types import Empty
+from services.orchestrator.config import introduction_s_max
 from services.orchestrator.execution import Batch
 from shared import logs
 from shared.clock import Clock
@@ -50,7 +51,9 @@ class Replica:
     async def poll(self) -> None:
         """Ask what it holds. Raises MeshError."""
         if self.instance == self._nameless:
-            health: Health = await self.client.call("health", Empty())
+            # A socket that the supervisor holds for a replica that is not running yet: ask once
+            # and wait, instead of filling the socket with questions.
+            health: Health = await self.client.call("health", Empty(), timeout_s=introduction_s_max)
             self.instance = health.instance
         answer: LoadedModels = await self.client.call("models", Empty())
         ready = frozenset(

@@ -127,9 +127,9 @@ class Orchestrator(Service):
         missing = [plan for plan in routed if not replicas.is_ready(plan)]
         reasons = [f"{plan.name} {plan.version} is ready on no replica" for plan in missing]
         reasons += table.faults
-        if any(plan.view for plan in routed) and not self.pipeline.features.connected:
+        if any(plan.view for plan in routed) and not self.pipeline.features.is_there:
             reasons.append("the data fabric is away")
-        if not self._control_plane.connected:
+        if not self._shipper.is_reachable:
             reasons.append("the control plane is away; receipts stay in the spool")
         is_degraded = bool(reasons)
         blocking = []

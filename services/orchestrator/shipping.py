@@ -9,7 +9,9 @@ from msgspec import Raw
 from contracts.control import Receipts, ReceiptsStored
 from contracts.errors import MeshError
 from contracts.lineage import Combination
+from contracts.types import Empty
 from services.orchestrator.config import (
+    control_plane_probe_s,
     ship_backoff_s_max,
     ship_bytes_max,
     ship_interval_s,
@@ -48,30 +50,41 @@ def shipment(spool: str, entries: Sequence[Entry]) -> Receipts:
 
 
 class Shipper:
-    """The background task that empties the spool; `shipped` counts records."""
+    """The background task that empties the spool; `shipped` counts records.
+
+    `is_reachable`: the control plane answered lately. Its socket is held by the supervisor, so a
+    connection alone means nothing; it is pinged before the first records, after each failure and
+    while there is nothing to ship.
+    """
 
     def __init__(self, spool: Spool, client: RpcClient, emptied: asyncio.Event) -> None:
         self._spool = spool
         self._client = client
         self._emptied = emptied
+        self.is_reachable = False
         self.shipped = 0
         self.failures = 0
 
     async def run(self) -> None:
         """Ship until cancelled; a control plane that is away is waited for."""
-        backoff_s = ship_interval_s
+        backoff_s, idle_s = ship_interval_s, control_plane_probe_s
         while True:
             try:
-                is_behind = self._client.connected and await self.ship()
+                if not self.is_reachable or idle_s >= control_plane_probe_s:
+                    await self._client.call("ping", Empty())
+                    self.is_reachable, backoff_s, idle_s = True, ship_interval_s, 0.0
+                while await self.ship():
+                    idle_s = 0.0
             except MeshError as error:
+                if self.is_reachable:
+                    log.warning("receipts_not_shipped", reason=str(error))
+                self.is_reachable = False
                 self.failures += 1
-                log.warning("receipts_not_shipped", reason=str(error), retry_s=backoff_s)
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, ship_backoff_s_max)
-                continue
-            backoff_s = ship_interval_s
-            if not is_behind:
+            else:
                 await asyncio.sleep(ship_interval_s)
+                idle_s += ship_interval_s
 
     async def ship(self) -> bool:
         """Send one call's worth of the oldest file that has any; whether another one waits."""

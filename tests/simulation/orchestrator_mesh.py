@@ -106,9 +106,10 @@ class Fake:
         server, self._server = self._server, None
         server.stop_accepting()
         assert server._serving is not None
-        for session in list(server._serving.sessions):
-            session.abort("killed")
-        await asyncio.sleep(0)
+        for _ in range(3):  # a connection may be between the kernel's accept and its session
+            for session in list(server._serving.sessions):
+                session.abort("killed")
+            await asyncio.sleep(0)
 
     async def kill_and_start(self) -> None:
         """Die and be replaced at once."""
@@ -460,6 +461,12 @@ async def serving(mesh: Mesh, *, without: tuple[str, ...] = ()) -> AsyncIterator
                     lambda: sum(len(replica.ready) for replica in replicas.all) == wanted,
                     "every replica ready",
                 )
+            for fake, is_there in (
+                ("data_fabric", lambda: mesh.service.pipeline.features.is_there),
+                ("control_plane", lambda: mesh.service._shipper.is_reachable),
+            ):
+                if fake not in without:
+                    await mesh.wait_for(is_there, f"the answer of the {fake}")
             yield mesh
             await mesh.client.close()
     finally:
