@@ -100,7 +100,9 @@ def replayed_requests(
         if columns.items() <= source.columns().items():
             table = pa.Table.from_batches(reader.stream(source, list(columns)).arrow)
             step = max(1, len(table) // replayed_rows)
-            rows = table.take(pa.array(range(0, len(table), step), pa.int64())).to_pylist()
+            chosen = table.take(pa.array(range(0, len(table), step), pa.int64()))
+            # In slices: one long call would keep every other thread from running.
+            rows = (row for part in chosen.to_batches(256) for row in part.to_pylist())
             return [row for row in map(_integer_instants, rows) if _keeps(header, row)]
     return []
 
