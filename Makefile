@@ -4,12 +4,13 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DEMO ?= demo
 
-.PHONY: help demo test check contracts clean
+.PHONY: help demo test check contracts clean serving kills restarts fuzz push ledger features mapping train
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "installing into .venv: some minutes the first time"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,dev]'
 	@touch $@
@@ -32,6 +33,34 @@ test: check ## everything: real processes, real sockets, real kills
 
 contracts: $(STAMP) ## write schemas, golden frames and the SDK's table anew from contracts/
 	$(BIN)/python -m contracts.generate
+
+# Proofs and measurements at full size; `make test` runs them smaller. Results: benchmarks/results/.
+serving: $(STAMP) ## throughput and latency of the whole mesh
+	$(BIN)/python -m benchmarks.serving
+
+kills: $(STAMP) ## kill -9 of each service, 100 times at 1,000 requests a second; receipts are counted
+	$(BIN)/python -m benchmarks.kill_matrix --rate 1000 --kills 100 --out benchmarks/results/kill_matrix.json
+
+restarts: $(STAMP) ## 10,000 restarts of a trivial child: the supervisor's shape does not change
+	$(BIN)/python -m benchmarks.restarts 10000 benchmarks/results/restarts.json
+
+fuzz: $(STAMP) ## 10,000,000 mutated frames against the framer and a live server
+	$(BIN)/python -m tests.fuzz.wire --frames 10000000 --seed 20130101 --result benchmarks/results/fuzz-wire.json
+
+push: $(STAMP) ## how long a commit takes until it is active everywhere
+	$(BIN)/python -m benchmarks.push
+
+ledger: $(STAMP) ## receipts a second, and how long a trace takes
+	$(BIN)/python -m benchmarks.ledger 100000
+
+features: $(STAMP) ## what the features of one request cost
+	$(BIN)/python -m benchmarks.features --result benchmarks/results/features.json
+
+mapping: $(STAMP) ## a second replica by mapped weights, beside unpickling them
+	$(BIN)/python -m benchmarks.mapping --result benchmarks/results/mapping.json
+
+train: $(STAMP) ## train the flights models again; the same digests on one machine
+	$(BIN)/python -m services.jobs.train --home examples/flights --compare
 
 clean: ## remove what was installed and built
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache
