@@ -4,7 +4,7 @@ from contracts.service import Metric
 from contracts.types import Scalar
 from services.model_runtime.generations import Generation
 from services.model_runtime.model import Model, Outcome
-from shared.metrics import Counter, Histogram, Registry
+from shared.metrics import Counter, Distribution, Histogram, Registry, Value
 
 
 class Counters:
@@ -22,20 +22,33 @@ class Counters:
         self._forward = self._registry.add(
             Histogram("ai_runtime_forward_seconds", "Forward of one batch.", labels)
         )
+        self._by_version: dict[tuple[str, str], tuple[Value, Value, Distribution]] = {}
         self.batches = self.batches_inline = self.batches_cancelled = 0
         self.rows = self.rows_failed = 0
 
     def count(self, generation: Generation[Model], rows: int, outcome: Outcome) -> None:
         """One batch was computed."""
-        model, version, failed = generation.name, generation.version, len(outcome.errors)
+        failed = len(outcome.errors)
         self.batches += 1
         self.rows += rows
         self.rows_failed += failed
-        self._batches.labels(model, version).add(1)
-        self._rows.labels(model, version, "ok").add(rows - failed)
+        batches, rows_ok, forward_s = self._handles(generation.name, generation.version)
+        batches.add(1)
+        rows_ok.add(rows - failed)
+        forward_s.observe(outcome.times.forward / 1e6)
         if failed:
-            self._rows.labels(model, version, "failed").add(failed)
-        self._forward.labels(model, version).observe(outcome.times.forward / 1e6)
+            self._rows.labels(generation.name, generation.version, "failed").add(failed)
+
+    def _handles(self, model: str, version: str) -> tuple[Value, Value, Distribution]:
+        """The series of a version that every batch counts in."""
+        handles = self._by_version.get((model, version))
+        if handles is None:
+            handles = self._by_version[model, version] = (
+                self._batches.labels(model, version),
+                self._rows.labels(model, version, "ok"),
+                self._forward.labels(model, version),
+            )
+        return handles
 
     def statistics(self) -> dict[str, Scalar]:
         """The totals."""

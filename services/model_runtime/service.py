@@ -5,6 +5,7 @@ never two batches at once, so the model's buffers have one user.
 """
 
 import asyncio
+import gc
 import sys
 from collections.abc import Mapping
 
@@ -179,6 +180,8 @@ class ModelRuntime(Service):
         return memory.used(self._generations.weights_bytes())
 
     def _on_load_ended(self, times: LoadTimes) -> None:
+        gc.collect()
+        gc.freeze()  # what was loaded stays: no later collection walks it (P5)
         startup = self.environment.startup
         startup.add("verify", times.verify_us / 1e6)
         startup.add("map", times.map_us / 1e6)
