@@ -106,7 +106,7 @@ class Fake:
         server, self._server = self._server, None
         server.stop_accepting()
         assert server._serving is not None
-        for _ in range(3):  # a connection may be between the kernel's accept and its session
+        for _ in range(8):  # a connection may be between the kernel's accept and its session
             for session in list(server._serving.sessions):
                 session.abort("killed")
             await asyncio.sleep(0)
