@@ -1,12 +1,11 @@
 """Limits and pinned names of the data fabric alone; what processes share is in contracts/limits."""
 
-import duckdb
-import sqlglot
+from importlib.metadata import version
 
 from contracts.limits import rows_per_request_max
 
-ENGINE = f"duckdb {duckdb.__version__}"
-PARSER = f"sqlglot {sqlglot.__version__}"
+ENGINE = f"duckdb {version('duckdb')}"
+PARSER = f"sqlglot {version('sqlglot')}"
 
 view_bytes_max = 262_144
 """A longer view text is refused before it is parsed."""
@@ -14,6 +13,8 @@ features_max = 512
 """Features of one view, and columns of one request."""
 views_max = 64
 """View versions held at once; one more is refused with a reason."""
+stored_views_max = 4
+"""View states whose indexes are kept on disk, some 50 MB each for the flights."""
 source_files_max = 10_000
 """Files of one source."""
 source_rows_max = 100_000_000

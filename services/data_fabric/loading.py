@@ -4,7 +4,7 @@ Runs on the loader's thread, beside serving; what comes out is used by the loop 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,7 @@ from services.data_fabric.engine_path import EnginePath
 from services.data_fabric.evaluation import identify, materialise
 from services.data_fabric.expressions import Unsupported
 from services.data_fabric.index_needs import IndexKey, needed_indexes
+from services.data_fabric.index_store import IndexStore
 from services.data_fabric.lint import check_plan
 from services.data_fabric.online import Index, build_index, index_query
 from services.data_fabric.plan import Plan, bind
@@ -61,9 +62,35 @@ SHIPPED = Path("features/certificates")
 """Where a home brings the certificates of its views along."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Proven:
+    """A certified closure; or the engine, and why there is no closure."""
+
+    closure: Closure | None = None
+    certificate: Certificate | None = None
+    engine: EnginePath | None = None
+    reason: str = ""
+
+
+class _Durations:
+    """Seconds of each step of a load."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.durations_s: dict[str, float] = {}
+        self._clock = clock
+        self._since_s = clock.monotonic()
+
+    def note(self, step: str) -> None:
+        """The step that began at the last note is over."""
+        now_s = self._clock.monotonic()
+        self.durations_s[step] = now_s - self._since_s
+        self._since_s = now_s
+
+
 class Loader:
     """Loads views of one home. `patterns` are the sources' paths below the home; certificates that
-    are made go into `certificates`, those that the home brings along lie in `shipped`."""
+    are made go into `certificates`, with the indexes beside it; those that the home brings along
+    lie in `shipped`."""
 
     def __init__(
         self,
@@ -77,39 +104,23 @@ class Loader:
         self._home = home
         self._places = {name: (home, pattern) for name, pattern in patterns.items()}
         self._certificates = CertificateStore(certificates, shipped or home / SHIPPED)
+        self._indexes = IndexStore(certificates.with_name("indexes"))
         self._reader = SourceReader(clock)
         self._clock = clock
 
     def load(self, text: str) -> LoadedView:
         """Load a view. Raises ViewRefused, SourceRefused or EngineFailed."""
-        durations_s: dict[str, float] = {}
-        started_s = self._clock.monotonic()
-
-        def note(step: str) -> None:
-            nonlocal started_s
-            now_s = self._clock.monotonic()
-            durations_s[step] = now_s - started_s
-            started_s = now_s
-
+        durations = _Durations(self._clock)
         view = parse(text)
         before = self.signature()
         sources = identify(self._reader, view, self._places)
         plan = bind(view, {name: source.columns() for name, source in sources.items()})
         check_plan(plan)
-        note("check")
-        engine = Engine()
-        path: EnginePath | None = None
-        try:
-            materialise(engine, self._reader, plan, sources)
-            note("materialise")
-            data = data_of(sources)
-            closure, certificate, reason = self._certified(engine, plan, sources, data)
-            note("certify")
-            if closure is None:
-                path = EnginePath(engine, plan)
-        finally:
-            if path is None:
-                engine.close()
+        data = data_of(sources)
+        durations.note("check")
+        proven = self._restore(plan, data) or self._prove(plan, sources, data, durations)
+        durations.note("index")
+        certificate = proven.certificate
         return LoadedView(
             header=view.header,
             digest=view.digest,
@@ -121,36 +132,60 @@ class Loader:
             columns=feature_columns(plan),
             sources=[row for source in sources.values() for row in self._source_rows(source)],
             signature={name: before.get(name, []) for name in sources},
-            closure=closure,
-            engine=path,
-            reason=reason,
-            durations_s=durations_s,
+            closure=proven.closure,
+            engine=proven.engine,
+            reason=proven.reason,
+            durations_s=durations.durations_s,
         )
 
     def signature(self) -> Signature:
         """How the files of every source look now; other looks may be other content."""
         return {name: stats(*place) for name, place in self._places.items()}
 
-    def _certified(
-        self, engine: Engine, plan: Plan, sources: Mapping[str, Source], data: str
-    ) -> tuple[Closure | None, Certificate | None, str]:
-        """The closure with its certificate, or why there is none."""
+    def _restore(self, plan: Plan, data: str) -> "_Proven | None":
+        """The closure over stored indexes, where it is certified."""
         wanted = subject(plan.view.digest, plan.view.feature_code, data)
         known = self._certificates.get(wanted.key)
-        if known is not None and known.difference:
-            return None, None, known.difference
+        if known is None or known.difference:
+            return None
+        indexes = self._indexes.get(known.key)
+        return None if indexes is None else _Proven(compile_plan(plan, indexes), known)
+
+    def _prove(
+        self, plan: Plan, sources: Mapping[str, Source], data: str, durations: "_Durations"
+    ) -> "_Proven":
+        """Compute the relations, and the closure with its certificate; or keep the engine."""
+        engine = Engine()
+        path: EnginePath | None = None
+        try:
+            materialise(engine, self._reader, plan, sources)
+            durations.note("materialise")
+            proven = self._compile(engine, plan, sources, data)
+            if proven.closure is None:
+                path = EnginePath(engine, plan)
+        finally:
+            if path is None:
+                engine.close()
+        return replace(proven, engine=path)
+
+    def _compile(
+        self, engine: Engine, plan: Plan, sources: Mapping[str, Source], data: str
+    ) -> "_Proven":
+        wanted = subject(plan.view.digest, plan.view.feature_code, data)
+        known = self._certificates.get(wanted.key)
         try:
             indexes = build_indexes(engine, plan)
             closure = compile_plan(plan, indexes)
         except Unsupported as error:
-            return None, None, str(error)
+            return _Proven(reason=str(error))
         if known is None:
             replayed = replayed_requests(self._reader, plan.view.header, sources)
             known = certify(wanted, plan, closure, list(indexes.values()), engine, replayed)
             self._certificates.put(known)
         if known.difference:
-            return None, None, known.difference
-        return closure, known, ""
+            return _Proven(reason=known.difference)
+        self._indexes.put(known.key, indexes)
+        return _Proven(closure, known)
 
     def _source_rows(self, source: Source) -> list[SourceRow]:
         return [

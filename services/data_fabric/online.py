@@ -83,25 +83,29 @@ def build_index(
     firsts = [table[column].take(starts).to_pylist() for column in keys]
     entry_keys = firsts[0] if len(keys) == 1 else list(zip(*firsts, strict=True))
     taken = [_sequence(table, column, dtypes, packed) for column in columns]
-    empty: Any
     if time is None:
         rows = zip(*taken, strict=True) if columns else iter([()] * len(table))
         entries = dict(zip(entry_keys, rows, strict=False))
-        empty = (None,) * len(columns)
         is_single = len(entry_keys) == len(table)
     else:
         times = table[time].to_numpy()
         _check_times(relation, time, dtypes[time], times)
         entries, is_single = _timed(entry_keys, starts, times, taken, shifts)
-        empty = (
-            array("q", [NEVER]), *([None] for _ in columns), *(array("i", [1, 1]) for _ in shifts)
-        )  # fmt: skip
     if not is_single:
         raise not_single_valued(relation, keys, time)
     return Index(
-        relation, tuple(keys), time, tuple(columns), tuple(shifts), dtypes, packed, entries, empty,
-        len(table),
+        relation, tuple(keys), time, tuple(columns), tuple(shifts), dtypes, packed, entries,
+        empty_entry(time, columns, shifts), len(table),
     )  # fmt: skip
+
+
+def empty_entry(time: str | None, columns: Sequence[str], shifts: Sequence[int]) -> Any:
+    """The entry of a key that is not there: nothing but sentinels."""
+    nothing: tuple[Any, ...] = (None,) * len(columns)
+    if time is None:
+        return nothing
+    hints = (array("i", [1, 1]) for _ in shifts)
+    return (array("q", [NEVER]), *([value] for value in nothing), *hints)
 
 
 def not_single_valued(relation: str, keys: Sequence[str], time: str | None) -> ViewRefused:

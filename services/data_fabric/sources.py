@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from contracts.features import Dtype
@@ -255,9 +255,9 @@ def _clean(batch: pa.RecordBatch) -> pa.RecordBatch:
     """NaN becomes null: engines sort and compare it differently, so it never reaches SQL."""
     for at, field in enumerate(batch.schema):
         if pa.types.is_floating(field.type):
-            column = batch.column(at)
-            is_nan = pc.is_nan(column)
-            if pc.any(is_nan).as_py():
-                column = pc.if_else(is_nan, pa.scalar(None, field.type), column)
+            values = batch.column(at).to_numpy(zero_copy_only=False)  # a null reads as NaN
+            is_missing = np.isnan(values)
+            if int(is_missing.sum()) > batch.column(at).null_count:
+                column = pa.array(values, field.type, mask=is_missing)
                 batch = batch.set_column(at, field, column)
     return batch
