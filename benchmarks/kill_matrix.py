@@ -234,7 +234,7 @@ def _judge(report: Report) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on; no host name."""
+    """What the figures were taken on, and what else it was doing; no host name."""
     model = next(
         (
             line.partition(":")[2].strip()
@@ -248,6 +248,7 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "load_average_before": round(os.getloadavg()[0], 1),
     }
 
 
@@ -258,10 +259,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    before = machine()
     gc.disable()  # a collection of the generator is not the mesh's latency
     with bench_mesh() as home, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report = runner.run(kill_in_turn(home, options.kills, options.rate))
-    row = {"machine": machine(), **report.row(options.rate)}
+    row = {"machine": before, **report.row(options.rate)}
     text = json.dumps(row, indent=1)
     print(text)
     if options.out is not None:
