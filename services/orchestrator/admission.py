@@ -45,7 +45,7 @@ def wanted_outputs(body: InferenceRequest, plan: ModelPlan) -> Sequence[int]:
 
     Raises INVALID_REQUEST naming one that the model does not give."""
     if body.outputs is UNSET:
-        return range(len(plan.outputs))
+        return plan.every_output
     names = [output.name for output in plan.outputs]
     for name in body.outputs:
         if name not in names:

@@ -53,6 +53,9 @@ ship_backoff_s_max = 2.0
 control_plane_probe_s = 1.0
 """Between two pings while there is nothing to ship; bounds how long health may be wrong."""
 
+young_objects_max = 20_000
+"""New objects before the garbage collector looks at them. Requests leave no cycles: with Python's
+700 it looks at those in flight again and again (3 % of the time at 64 clients)."""
 access_sample_of = 1_000
 """One success in so many is logged; every failure is."""
 

@@ -2,6 +2,7 @@
 checks on the hot path are comparisons."""
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -58,6 +59,7 @@ class ModelPlan:
     form: str
     inputs: list[TensorPlan]
     outputs: list[TensorPlan]
+    every_output: Sequence[int]
     input_row_bytes: int
     answer_row_bytes: int
     rows_max: int
@@ -88,6 +90,7 @@ def compile_plan(
         form="inputs" if view is None else "rows",
         inputs=inputs,
         outputs=outputs,
+        every_output=range(len(outputs)),
         input_row_bytes=sum(tensor.row_bytes for tensor in inputs),
         answer_row_bytes=answer_row_bytes,
         rows_max=min(contract.rows_max, _rows_in_a_frame(name, answer_row_bytes)),

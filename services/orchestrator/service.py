@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from contracts.policies import PolicySet
 from contracts.service import Metric
 from contracts.types import Scalar
 from services.orchestrator.catalogue import catalogue
+from services.orchestrator.config import young_objects_max
 from services.orchestrator.pipeline import Pipeline
 from services.orchestrator.plans import Plans
 from services.orchestrator.routing import RouteTable, unsupported
@@ -71,6 +73,7 @@ class Orchestrator(Service):
 
     async def start(self) -> None:
         """Put the last good policies in force and begin to dial everybody."""
+        gc.set_threshold(young_objects_max)
         await self._follower.start()
         await self.pipeline.features.start()
         await self.pipeline.dispatcher.replicas.start()
