@@ -60,7 +60,7 @@ def restart_often(execs: int, forks: int) -> tuple[Shape, Shape]:
         for _ in range(forks):
             pid = mesh.child("model_runtime")["pid"]
             kill(pid, signal.SIGKILL)
-            mesh.wait_for(lambda gone=pid: mesh.child("model_runtime")["pid"] not in (0, gone))  # type: ignore[misc]
+            mesh.wait_for(lambda gone=pid: mesh.child("model_runtime")["pid"] not in (None, gone))  # type: ignore[misc]
         mesh.wait_for(lambda: mesh.child("control_plane")["restarts"] >= execs, seconds)
         return before, shape(mesh.pid)
 

@@ -9,6 +9,8 @@ from mortise.retry import MeshDown
 
 SETTINGS = "mortise.toml"
 RUN_DIR = ".mortise/run"
+LEFT_RUN_DIR = ".mortise/run_dir"
+"""Where the mesh that ran last put its sockets."""
 
 
 def home_path(home: str | os.PathLike[str] | None = None) -> Path:
@@ -19,7 +21,9 @@ def home_path(home: str | os.PathLike[str] | None = None) -> Path:
 def socket_path(home: Path, service: str) -> str:
     """The path of a service's socket (of the first runtime), `run_dir` of `mortise.toml` obeyed.
 
-    Raises ValueError when it is too long for a socket, or the file is not TOML.
+    A running mesh is also found when the file is not TOML any more: it left where it is. Raises
+    ValueError when the path is too long for a socket, or the file is not TOML; OSError when it
+    cannot be read.
     """
     name = f"{service}.0" if service == "model_runtime" else service
     path = str(_run_dir(home) / f"{name}.sock")
@@ -46,6 +50,13 @@ def mesh_down(path: str, why: str) -> MeshDown:
 
 def _run_dir(home: Path) -> Path:
     file = home / SETTINGS
-    if not file.is_file():
+    if not os.path.exists(file):
         return home / RUN_DIR
-    return home / str(tomllib.loads(file.read_text(encoding="utf-8")).get("run_dir", RUN_DIR))
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        left = home / LEFT_RUN_DIR
+        if not os.path.isfile(left):
+            raise
+        return Path(os.path.normpath(home / left.read_text(encoding="utf-8")))
+    return home / str(settings.get("run_dir", RUN_DIR))

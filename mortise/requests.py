@@ -1,5 +1,6 @@
 """One call as both clients make it: its body, its frame, and what its answer says. No I/O."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from mortise.generated import (
     FRAME_BYTES_MAX,
     METHODS,
     PROTOCOL_VERSION,
+    DeadlineExceeded,
     Internal,
     InvalidRequest,
 )
@@ -69,7 +71,8 @@ def request_frame(msgid: int, call: Call, remaining_s: float, asks_items: bool) 
     """
     context: dict[str, Any] = {
         "trace_id": call.trace_id,
-        "deadline_ms": max(0, int(remaining_s * 1_000)),
+        # Up: less than a millisecond is not "expired"; the client keeps its own time exactly.
+        "deadline_ms": max(0, math.ceil(remaining_s * 1_000)),
         "protocol_version": PROTOCOL_VERSION,
     }
     if asks_items:
@@ -86,24 +89,31 @@ def request_frame(msgid: int, call: Call, remaining_s: float, asks_items: bool) 
 def result_of(answer: Answer, call: Call) -> dict[str, Any]:
     """The result of an answer. Raises its error."""
     if answer.error is not None:
-        raise _error_of(answer.error, call.trace_id)
+        raise _error_of(answer.error, call)
     if not isinstance(answer.result, dict):
         received = type(answer.result).__name__
         raise Internal(f"{call.method} answered with {received}, not with a map")
     return answer.result
 
 
-def _error_of(body: Any, trace_id: str) -> MortiseError:
-    """The exception for an error body; a name not in the table keeps the base class."""
+def _error_of(body: Any, call: Call) -> MortiseError:
+    """The exception for an error body; a name not in the table keeps the base class.
+
+    The peer knows the deadline in whole milliseconds; what the caller allowed is said where that
+    is finer.
+    """
     fields: dict[str, Any] = body if isinstance(body, dict) else {"message": str(body)}
     name = str(fields.get("name", "UNKNOWN"))
     error = ERRORS.get(name, MortiseError)(
         str(fields.get("message", "")),
-        trace_id=str(fields.get("trace_id") or trace_id),
+        trace_id=str(fields.get("trace_id") or call.trace_id),
         retry_after_ms=fields.get("retry_after_ms"),
         details=fields.get("details"),
     )
     if name not in ERRORS:
         error.name, error.code = name, fields.get("code", 0)
         error.retryable = fields.get("retryable", False)
+    if isinstance(error, DeadlineExceeded) and call.timeout_s < 0.001:
+        error.message += f" (the caller allowed {call.timeout_s * 1_000:g} ms)"
+        error.args = (error.message,)
     return error

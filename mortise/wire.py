@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from mortise.generated import FRAME_BYTES_MAX
+from mortise.generated import FRAME_BYTES_MAX, InvalidRequest
 
 CHUNK_BYTES = 262_144
 """Bytes asked of a socket at once."""
@@ -40,8 +40,15 @@ class Notice(NamedTuple):
 
 
 def pack(value: Any) -> bytes:
-    """MessagePack of a value; aware datetimes become timestamps, naive ones RFC 3339 text."""
-    return msgpack.packb(value, default=_builtin)  # type: ignore[no-any-return]
+    """MessagePack of a value; aware datetimes become timestamps, naive ones RFC 3339 text.
+
+    Raises InvalidRequest for what the wire cannot carry: integers beyond 64 bits, lone surrogates,
+    maps and lists nested too deeply.
+    """
+    try:
+        return msgpack.packb(value, default=_builtin)  # type: ignore[no-any-return]
+    except (OverflowError, ValueError) as error:
+        raise InvalidRequest(f"the body cannot be sent: {error}") from error
 
 
 def encode_request(msgid: int, method: str, body: bytes, context: Mapping[str, Any]) -> bytes:

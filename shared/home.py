@@ -5,6 +5,7 @@ to exist; what may change live is policy.
 """
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -123,7 +124,7 @@ def parse(text: bytes) -> Config:
     try:
         config = msgspec.toml.decode(text, type=Config)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HomeError(f"{CONFIG_NAME}: {error}") from error
+        raise HomeError(f"{CONFIG_NAME}: {error}{_known_keys(str(error))}") from error
     for name, source in config.sources.items():
         path = Path(source.path)
         if path.is_absolute() or ".." in path.parts:
@@ -132,6 +133,24 @@ def parse(text: bytes) -> Config:
                 " the home and stay inside it, so that a copied home works elsewhere"
             )
     return config
+
+
+_PLACE = re.compile(r"unknown field `.*?`(?: - at `\$\.?(\w*).*`)?")
+_TABLES: dict[str, type[Strict]] = {
+    "": Config,
+    "supervisor": SupervisorTable,
+    "orchestrator": OrchestratorTable,
+    "runtime": RuntimeTable,
+    "sources": SourceTable,
+    "access": AccessTable,
+}
+
+
+def _known_keys(reason: str) -> str:
+    """For an unknown key, the keys that its table may have."""
+    found = _PLACE.search(reason)
+    table = None if found is None else _TABLES.get(found[1] or "")
+    return "" if table is None else f"; known keys: {', '.join(table.__struct_fields__)}"
 
 
 @dataclass(frozen=True)
@@ -153,10 +172,15 @@ class Home:
         file = self.path / CONFIG_NAME
         try:
             text = file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise HomeError(
+                f"no home at {self.path} ({CONFIG_NAME}: {error.strerror}); name another with"
+                f" --home, or make one with: mortise init {self.path} --example flights"
+            ) from error
         except OSError as error:
             raise HomeError(
-                f"no home at {self.path} ({CONFIG_NAME}: {error.strerror}); make one with:"
-                f" mortise init {self.path} --example flights"
+                f"{file} cannot be read: {error.strerror}, as uid {os.getuid()}; use the home as"
+                " its owner, or let that uid read it (chmod, chown)"
             ) from error
         if len(text) > config_bytes_max:
             raise HomeError(

@@ -95,14 +95,17 @@ class Control:
         slot = self._mesh.slot(command.service, command.index)
         if slot is None:
             known = ", ".join(place.spec.label for place in self._mesh.slots)
-            return {"error": f"no child {command.service} {command.index}; there are: {known}"}
+            unknown = f"no child {command.service} {command.index}; there are: {known}"
+            return {"error": unknown, "unknown": True}
         trace_id = new_trace_id()
         log.info("restart_asked", trace_id=trace_id, child=slot.spec.label)
         reason = await self._mesh.replace(slot, trace_id)
         if reason is not None:
             log.error("restart_failed", trace_id=trace_id, child=slot.spec.label, reason=reason)
             return {"error": f"{slot.spec.label} was not replaced: {reason}"}
-        return {"restarted": slot.spec.label, "pid": slot.active.pid if slot.active else 0}
+        if slot.active is None:
+            return {"error": f"{slot.spec.label} was replaced, and ended: {slot.last_ending}"}
+        return {"restarted": slot.spec.label, "pid": slot.active.pid}
 
 
 def _is_owner(writer: asyncio.StreamWriter) -> bool:

@@ -47,6 +47,7 @@ class Instance:
         self.stderr = stderr
         self.started_s = clock.monotonic()
         self.ready_s = self.beat_s = self.answered_s = self.started_s
+        self.accepting_s = self.started_s
         self._stopped_from_s: float | None = None
         self.ready_or_gone = asyncio.Event()
         self.promoted_or_gone = asyncio.Event()
@@ -69,7 +70,7 @@ class Instance:
                 self.on_hello(pid)
             case Ready(durations_s) if self.state == "starting":
                 self.durations_s = dict(durations_s)
-                self.ready_s = self.beat_s = self.answered_s = now_s
+                self.ready_s = self.beat_s = self.answered_s = self.accepting_s = now_s
                 self.accepting = not self.is_standby
                 self.ready_or_gone.set()
                 self._change("ready")
@@ -99,6 +100,7 @@ class Instance:
         """Tell a ready standby to accept from now on; `trace_id` names the operation."""
         assert self.state == "ready", "only a ready standby is promoted"
         self.accepting, self.answered_s = True, self._clock.monotonic()
+        self.accepting_s = self.answered_s
         self._send(Promote(trace_id))
 
     def stop_accepting(self) -> None:

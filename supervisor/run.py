@@ -18,12 +18,15 @@ from supervisor import control
 from supervisor.control import Command
 from supervisor.doctor import Finding, doctor
 from supervisor.serve import say_stdout, serve
-from supervisor.sockets import holder, is_held
+from supervisor.sockets import holder, is_held, left_run_dir
 from supervisor.spec import drain_s
 from supervisor.status import MeshStatus
 from supervisor.tree import tree
 
-__all__ = ["Finding", "HomeError", "NotRunning", "doctor", "restart", "start", "status", "stop"]
+__all__ = [
+    "Finding", "HomeError", "NotRunning", "UnknownChild", "check_home", "doctor", "restart",
+    "start", "status", "stop",
+]  # fmt: skip
 
 READY_VARIABLE = "MORTISE_READY"
 """The descriptor on which a detached supervisor says that the mesh is ready."""
@@ -45,6 +48,15 @@ class NotRunning(HomeError):
         )
 
 
+class UnknownChild(HomeError):
+    """The mesh has no such child; the message names those it has."""
+
+
+def check_home(home: Path) -> None:
+    """Raises HomeError when the folder is no home, or its file is broken."""
+    Home(home).config()
+
+
 def start(home: Path, detach: bool = False) -> int:
     """Run the mesh of a home; the exit code.
 
@@ -60,7 +72,7 @@ def start(home: Path, detach: bool = False) -> int:
 
 def stop(home: Path) -> int:
     """Drain the mesh of a home and wait until it is gone. Raises NotRunning."""
-    run_dir = Home(home).run_dir
+    run_dir = run_dir_of(Home(home))
     if not is_held(run_dir):
         raise NotRunning(home)
     pid = holder(run_dir)
@@ -80,7 +92,7 @@ def status(home: Path) -> dict[str, Any]:
     """The mesh's status (`supervisor.status.MeshStatus` as a map); `{"running": False, …}` when
     none runs."""
     place = Home(home)
-    run_dir = place.run_dir
+    run_dir = run_dir_of(place)
     if not is_held(run_dir):
         return {"running": False, "state": "down", "home": str(place.path), "children": []}
     try:
@@ -93,15 +105,23 @@ def status(home: Path) -> dict[str, Any]:
 def restart(home: Path, service: str, index: int = 0) -> int:
     """Planned replacement of one process, make before break: its new pid.
 
-    Raises NotRunning, or HomeError saying why the old one stayed.
+    Raises NotRunning, UnknownChild, or HomeError saying why the old one stayed.
     """
-    run_dir = Home(home).run_dir
+    run_dir = run_dir_of(Home(home))
     if not is_held(run_dir):
         raise NotRunning(home)
     answer = control.ask(run_dir, Command("restart", service, index), restart_s_max)
+    if "unknown" in answer:
+        raise UnknownChild(str(answer["error"]))
     if "error" in answer:
         raise HomeError(str(answer["error"]))
     return int(answer["pid"])
+
+
+def run_dir_of(home: Home) -> Path:
+    """Where the mesh that runs in this home has its sockets, by its own word; else where
+    `mortise.toml` would put them. A running mesh is found whatever the file says by now."""
+    return left_run_dir(home.state_dir) or home.run_dir
 
 
 def _is_alive(pid: str) -> bool:

@@ -23,7 +23,7 @@ from supervisor.jemalloc import find_jemalloc
 from supervisor.launcher import Surroundings
 from supervisor.mesh import EDGE, Mesh
 from supervisor.scrape import Scrape
-from supervisor.sockets import Listeners, RunLock, bind, passed_sockets
+from supervisor.sockets import Listeners, RunLock, bind, leave_run_dir, passed_sockets
 from supervisor.spec import MeshSpec, mesh_of
 from supervisor.tree import check_tree, tree
 
@@ -60,6 +60,7 @@ def serve(
         # Both, because `run_dir` may be moved between two starts of one home.
         for folder in dict.fromkeys((home.run_dir, home.state_dir)):
             locks.append(RunLock.take(folder))
+        leave_run_dir(home.state_dir, home.run_dir)
         names = [(child.service, child.index) for child in spec.children]
         names += [
             ("model_runtime", index)

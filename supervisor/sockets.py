@@ -14,6 +14,8 @@ from contracts.limits import listen_backlog
 from shared.home import HomeError, socket_path
 
 PID_NAME = "supervisor.pid"
+RUN_DIR_NAME = "run_dir"
+"""Beside the state of a home: where its running supervisor put the sockets."""
 _FIRST_PASSED = 3
 """SD_LISTEN_FDS_START; Source: sd_listen_fds(3)."""
 
@@ -80,6 +82,22 @@ def is_held(run_dir: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def leave_run_dir(state_dir: Path, run_dir: Path) -> None:
+    """Say where the sockets are, for whoever comes while `mortise.toml` cannot be read."""
+    (state_dir / RUN_DIR_NAME).write_text(os.path.relpath(run_dir, state_dir.parent))
+
+
+def left_run_dir(state_dir: Path) -> Path | None:
+    """The run directory of the supervisor that holds this home now; None when none does."""
+    if not is_held(state_dir):
+        return None
+    try:
+        text = (state_dir / RUN_DIR_NAME).read_text()
+    except OSError:
+        return None
+    return Path(os.path.normpath(state_dir.parent / text)) if text else None
 
 
 def bind(path: Path) -> socket.socket:

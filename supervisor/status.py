@@ -9,15 +9,17 @@ from supervisor.slot import Slot
 
 
 class StandbyRow(Open, frozen=True, kw_only=True):
-    """The second process of a child."""
+    """The second process of a child; `pid` is null before its fork is known."""
 
-    pid: int
+    pid: int | None
     state: str
 
 
 class ChildRow(Open, frozen=True, kw_only=True):
     """One child. `condition`: up, starting, waiting, degraded or stopped; `ready` and `reasons`
-    are the service's own words; `last_ending` how its predecessor ended."""
+    are the service's own words; `last_ending` how its predecessor ended. `pid` is null while none
+    runs: `kill 0` would end the reader's own shell. `active_s` counts from when it began to
+    accept."""
 
     service: str
     index: int
@@ -26,9 +28,10 @@ class ChildRow(Open, frozen=True, kw_only=True):
     degraded: bool
     reasons: list[str]
     policy_version: int
-    pid: int
+    pid: int | None
     instance: str
     uptime_s: float
+    active_s: float
     restarts: int
     last_ending: str
     durations_s: dict[str, float]
@@ -45,7 +48,7 @@ class MeshStatus(Open, frozen=True, kw_only=True):
     run_dir: str
     pid: int
     uptime_s: float
-    template_pid: int
+    template_pid: int | None
     children: list[ChildRow]
 
 
@@ -65,7 +68,7 @@ def status_of(mesh: Mesh, home: str, run_dir: str, now_s: float) -> MeshStatus:
         run_dir=run_dir,
         pid=os.getpid(),
         uptime_s=now_s - mesh.started_s,
-        template_pid=template.pid if template is not None else 0,
+        template_pid=template.pid or None if template is not None else None,
         children=children,
     )
 
@@ -81,14 +84,19 @@ def _child(mesh: Mesh, slot: Slot, now_s: float) -> ChildRow:
         degraded=slot.condition == "degraded" or (health is not None and health.degraded),
         reasons=_reasons(slot, active, None if health is None else health.reasons),
         policy_version=0 if health is None else health.policy_version,
-        pid=0 if active is None else active.pid,
+        pid=None if active is None else active.pid or None,
         instance="" if active is None else active.identity,
         uptime_s=0.0 if active is None else now_s - active.started_s,
+        active_s=0.0 if active is None or not active.accepting else now_s - active.accepting_s,
         restarts=slot.restarts.count,
         last_ending=slot.last_ending,
         durations_s={} if active is None else active.durations_s,
-        standby=None if standby is None else StandbyRow(pid=standby.pid, state=standby.state),
+        standby=None if standby is None else _standby(standby),
     )
+
+
+def _standby(standby: Instance) -> StandbyRow:
+    return StandbyRow(pid=standby.pid or None, state=standby.state)
 
 
 def _reasons(slot: Slot, active: Instance | None, said: list[str] | None) -> list[str]:

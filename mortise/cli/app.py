@@ -1,25 +1,29 @@
 """The command table, and how a command ends: its exit code and what is said about an error.
 
 Exit codes: 0 done, 1 an error with its name on standard error, 2 the command was written wrongly,
-3 the mesh is down (with the line that starts it), 130 interrupted.
+3 the mesh is down (with the line that starts it), 130 interrupted, 141 the reader of our output
+went away before the end (as `head` does; a command that had finished keeps its own code).
 """
 
+import contextlib
 import os
 import sys
+from pathlib import Path
 
 from cyclopts import App, CycloptsError, Group
 
-from mortise.cli.arguments import STANDARD_INPUT
+from mortise.cli.arguments import STANDARD_INPUT, check_arguments
 from mortise.cli.failures import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
     EXIT_MESH_DOWN,
+    EXIT_PIPE_CLOSED,
     EXIT_USAGE,
     CommandError,
     UsageError,
 )
-from mortise.cli.output import print_failure
-from mortise.cli.remedies import remedy
+from mortise.cli.output import Page, print_failure
+from mortise.cli.remedies import remedy, with_home
 from mortise.errors import MortiseError
 from mortise.retry import MeshDown
 
@@ -81,6 +85,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
 
 app = App(
     name="mortise",
+    suppress_keyboard_interrupt=False,
     help="A self-hosted model-serving mesh for people who must answer for their models.",
 )
 for group, (module, commands) in COMMANDS.items():
@@ -92,25 +97,67 @@ for group, (module, commands) in COMMANDS.items():
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns its exit code."""
-    is_json = "--json" in arguments
-    arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
+    code = EXIT_PIPE_CLOSED
     try:
-        code = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        code = _run(arguments)
+        sys.stdout.flush()  # here, not at exit, where nobody could catch it
+    except BrokenPipeError:
+        _drop_output()
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    is_json, home = "--json" in arguments, _given_home(arguments)
+    spelled = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
+    try:
+        check_arguments(arguments)
+        code = app(
+            spelled, console=Page(), exit_on_error=False, print_error=True,
+            result_action="return_value",
+        )  # fmt: skip
     except CycloptsError:
         return EXIT_USAGE
     except UsageError as error:
-        print_failure("USAGE", str(error), "mortise COMMAND --help", is_json=is_json)
+        print_failure("USAGE", str(error), _help_line(arguments), is_json=is_json)
         return EXIT_USAGE
     except CommandError as error:
-        print_failure(error.name, error.reason, error.remedy, is_json=is_json)
+        reason, line = with_home(error.reason, home), with_home(error.remedy, home)
+        print_failure(error.name, reason, line, is_json=is_json)
         return error.code
     except MortiseError as error:
         more = {"code": error.code, "trace_id": error.trace_id, "details": error.details}
-        print_failure(error.name, error.message, remedy(error), is_json=is_json, **more)
+        line = with_home(remedy(error), home)
+        print_failure(error.name, error.message, line, is_json=is_json, **more)
         return EXIT_MESH_DOWN if isinstance(error, MeshDown) else EXIT_ERROR
     except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            print("stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_ERROR
     return code if isinstance(code, int) else 0
+
+
+def _given_home(arguments: list[str]) -> Path | None:
+    """What `--home` says, as it was written; None when the default is used."""
+    for at, argument in enumerate(arguments):
+        name, is_joined, value = argument.partition("=")
+        if name == "--home":
+            return Path(value) if is_joined else Path(*arguments[at + 1 : at + 2])
+    return None
+
+
+def _help_line(arguments: list[str]) -> str:
+    """The help of the command that was meant."""
+    words = [argument for argument in arguments[:2] if argument.isalpha()]
+    names = {name for _, commands in COMMANDS.values() for name in commands}
+    if not words or words[0] not in names:
+        return "mortise --help"
+    depth = 2 if words[0] in ("contracts", "features") else 1
+    return " ".join(("mortise", *words[:depth], "--help"))
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere: its reader has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(OSError):
+        os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

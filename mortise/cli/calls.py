@@ -1,5 +1,6 @@
 """`call` and `infer`: one request to the mesh, JSON in and out."""
 
+import struct
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,7 @@ from cyclopts import Parameter
 
 from mortise.cli.arguments import read_json, read_text
 from mortise.cli.failures import UsageError
-from mortise.cli.options import DEFAULTS, Options
+from mortise.cli.options import DEFAULTS, Options, Timeout
 from mortise.cli.output import plain, print_json, print_line, print_table, progress
 from mortise.generated import METHODS
 from mortise.result import Record, Result
@@ -21,7 +22,7 @@ def call(
     *,
     socket: Path | None = None,
     service: str | None = None,
-    timeout: float | None = None,
+    timeout: Timeout = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Call a method of a service and print its answer as JSON.
@@ -31,7 +32,6 @@ def call(
         body: JSON map, `@file` or `-` (standard input)
         socket: the socket to call; default: that of the first service that has the method
         service: orchestrator, control_plane, data_fabric or model_runtime
-        timeout: seconds; default: the method's own
     """
     value = read_json(body, "the body")
     if not isinstance(value, dict):
@@ -64,7 +64,7 @@ def infer(
     risk: Annotated[int | None, Parameter(help="1 (highest) … 3")] = None,
     entity: str | None = None,
     stream: Annotated[bool, Parameter(negative="")] = False,
-    timeout: float | None = None,
+    timeout: Timeout = None,
     socket: Path | None = None,
     options: Options = DEFAULTS,
 ) -> None:
@@ -113,7 +113,7 @@ def _inputs(argument: str) -> list[dict[str, Any]]:
     inputs = read_json(argument, "--inputs")
     try:
         return encode_inputs(inputs)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, struct.error) as error:
         raise UsageError(f"--inputs: {error}") from error
 
 

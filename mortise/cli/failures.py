@@ -1,6 +1,6 @@
 """How a command fails outside the mesh's own vocabulary, and the exit codes."""
 
-EXIT_ERROR, EXIT_USAGE, EXIT_MESH_DOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_ERROR, EXIT_USAGE, EXIT_MESH_DOWN, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 1, 2, 3, 130, 141
 
 
 class UsageError(Exception):

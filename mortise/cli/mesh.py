@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from mortise.addresses import SETTINGS
-from mortise.cli.failures import EXIT_MESH_DOWN, CommandError
+from mortise.cli.failures import EXIT_MESH_DOWN, CommandError, UsageError
 from mortise.cli.options import DEFAULTS, Options
 from mortise.cli.output import print_json, print_line, print_table
+from mortise.generated import METHODS
 from mortise.launcher import SERVE_COMMAND
 
 SERVING = (
@@ -32,8 +33,11 @@ def start(
     _check_serving_packages()
     with _lines_to_stderr() if options.json else contextlib.nullcontext(), home_errors(options):
         code = run.start(options.path, detach)
-    if options.json and detach and code == 0:
-        print_json(run.status(options.path))
+        found = run.status(options.path) if options.json and detach and code == 0 else None
+    if found is not None:
+        print_json(found)
+    if not detach and not options.json and code == 0:
+        print_line("stopped")
     return code
 
 
@@ -58,8 +62,13 @@ def restart(service: str, index: int = 0, /, *, options: Options = DEFAULTS) -> 
     """
     from supervisor import run
 
-    with home_errors(options):
-        pid = run.restart(options.path, service, index)
+    if service not in METHODS:
+        raise UsageError(f"no process {service!r}; there are {', '.join(METHODS)}")
+    try:
+        with home_errors(options):
+            pid = run.restart(options.path, service, index)
+    except run.UnknownChild as error:
+        raise UsageError(str(error)) from error
     if options.json:
         print_json({"service": service, "index": index, "pid": pid})
     else:
@@ -72,9 +81,10 @@ def status(*, options: Options = DEFAULTS) -> None:
 
     with home_errors(options):
         found = run.status(options.path)
-        if options.json:
-            print_json(found)
-        if not found["running"]:
+    if options.json:
+        print_json(found)
+    if not found["running"]:
+        with home_errors(options):
             raise run.NotRunning(options.path)
     if not options.json:
         _show_status(found)
@@ -100,7 +110,7 @@ def doctor(*, options: Options = DEFAULTS) -> int:
 @contextlib.contextmanager
 def home_errors(options: Options) -> Iterator[None]:
     """The supervisor's own errors as command errors with their exit codes."""
-    from supervisor.run import HomeError, NotRunning
+    from supervisor.run import HomeError, NotRunning, UnknownChild
 
     try:
         yield
@@ -108,6 +118,8 @@ def home_errors(options: Options) -> Iterator[None]:
         reason = f"no mesh is running in {options.path}"
         line = f"mortise start --detach --home {options.path}"
         raise CommandError("UNAVAILABLE", reason, line, EXIT_MESH_DOWN) from error
+    except UnknownChild:
+        raise
     except HomeError as error:
         raise CommandError("HOME_INVALID", str(error)) from error
     except OSError as error:  # it starts or ends this very moment, or its disk fails
@@ -130,20 +142,24 @@ def _check_serving_packages() -> None:
 
 def _show_status(found: dict[str, Any]) -> None:
     print_line(f"mesh {found['state']}, pid {found['pid']}, up {found['uptime_s']:.0f} s")
-    columns = ("process", "condition", "ready", "policy", "pid", "up s", "restarts", "standby", "")
+    columns = (
+        "process", "condition", "ready", "policy", "pid", "active s", "restarts", "last ending",
+        "standby", "",
+    )  # fmt: skip
     print_table(columns, [_child_row(child) for child in found["children"]])
 
 
 def _child_row(child: dict[str, Any]) -> tuple[Any, ...]:
     standby = child["standby"]
     return (
-        f"{child['service']} {child['index']}",
+        child["instance"] or f"{child['service']}.{child['index']}",  # as the logs name it
         child["condition"],
         child["ready"],
         child["policy_version"],
         child["pid"],
-        round(child["uptime_s"]),
+        round(child["active_s"]),
         child["restarts"],
-        f"{standby['pid']} {standby['state']}" if standby else None,
+        child["last_ending"],
+        f"{standby['pid'] or ''} {standby['state']}".strip() if standby else None,
         "; ".join(child["reasons"]),
     )

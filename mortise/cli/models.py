@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from mortise.cli.failures import CommandError, UsageError
 from mortise.cli.jobs import run_job
-from mortise.cli.options import DEFAULTS, Options, author_name
+from mortise.cli.options import DEFAULTS, Options, Timeout, author_name
 from mortise.cli.output import print_json, print_line, print_table, progress
 from mortise.result import Record
 
@@ -55,7 +55,7 @@ def promote(
     /,
     *,
     reason: str = "promote",
-    timeout: Annotated[float | None, Parameter(help="Seconds.")] = None,
+    timeout: Timeout = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Deploy a version, wait until it is ready everywhere, then route requests to it."""

@@ -4,13 +4,27 @@ import getpass
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from mortise.addresses import home_path
 from mortise.cli.failures import CommandError
 from mortise.client import Client
+
+SECONDS_MAX = 86_400.0
+"""A deadline on the wire is at most a day."""
+
+
+def _check_seconds(kind: Any, value: float | None) -> None:
+    if value is not None and not 0 < value <= SECONDS_MAX:
+        raise ValueError(f"{value:g} s; seconds are more than 0 and at most {SECONDS_MAX:g}")
+
+
+Timeout = Annotated[
+    float | None,
+    Parameter(validator=_check_seconds, help="Seconds. Default: the method's own."),
+]
 
 
 @Parameter(name="*")
@@ -32,8 +46,21 @@ class Options:
     def client(self, service: str = "orchestrator", socket: Path | None = None) -> Client:
         """A client of the home's service, or of the given socket. Raises CommandError."""
         try:
-            return Client(socket, home=self.path, service=service)
-        except ValueError as error:  # a path too long, or a settings file that is not TOML
+            client = Client(socket, home=self.path, service=service)
+        except (OSError, ValueError) as error:  # a path too long, or a file that cannot be read
+            self.check_home()
+            raise CommandError("HOME_INVALID", str(error)) from error
+        if socket is None and not os.path.exists(client.path):
+            self.check_home()
+        return client
+
+    def check_home(self) -> None:
+        """Raises CommandError HOME_INVALID when the folder is no home, as every command does."""
+        from supervisor import run
+
+        try:
+            run.check_home(self.path)
+        except run.HomeError as error:
             raise CommandError("HOME_INVALID", str(error)) from error
 
 

@@ -24,6 +24,15 @@ WIDTH_WITHOUT_TERMINAL = 10_000
 """Columns when standard output is a file or pipe: no cell is folded."""
 
 
+class Page(Console):
+    """A console that lets the command line decide what a reader who left means; rich's own ends
+    the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Called inside the handler of the BrokenPipeError."""
+        raise BrokenPipeError
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     print(json_text(value, indent=2))
@@ -74,9 +83,9 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: st
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(escape(printable(cell(value))) for value in row))
-    console = Console(highlight=False)
+    console = Page(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH_WITHOUT_TERMINAL)
+        console = Page(highlight=False, width=WIDTH_WITHOUT_TERMINAL)
     with console.capture() as captured:
         console.print(table)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))

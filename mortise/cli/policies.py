@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from mortise.cli.arguments import STANDARD_INPUT, read_json
+from mortise.cli.arguments import STANDARD_INPUT, check_value, read_json
 from mortise.cli.failures import UsageError
 from mortise.cli.options import DEFAULTS, Options, author_name
 from mortise.cli.output import json_text, print_json, print_line, print_table
@@ -67,9 +67,17 @@ def read_policies(file: str) -> list[dict[str, Any]]:
         value = read_json(file if file == STANDARD_INPUT else f"@{file}", "the file")
     else:
         try:
-            value = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("policy", [])
+            document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{file}: {error}") from error
+        value = document.pop("policy", [])
+        if document:
+            others = ", ".join(document)
+            beside = "holds more than [[policy]]:" if value else "has no [[policy]], only"
+            raise UsageError(f"{file} {beside} {others}")
+        check_value(value, "policy")
+    if not value:
+        raise UsageError(f"{file} has no [[policy]] (kind, name and [policy.spec])")
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise UsageError(f"{file} holds no list of policies ([[policy]] kind, name, spec)")
     return value

@@ -1,12 +1,17 @@
 """What a person can do about each error. Pure."""
 
+import re
+import shlex
+from pathlib import Path
+
 from mortise.errors import MortiseError
+from mortise.generated import DeadlineExceeded
 from mortise.retry import MeshDown
 
 REMEDIES = {
     "TOKENIZER_INVALID_INPUT": "send valid UTF-8 text of 1..8,192 characters",
     "INVALID_REQUEST": "the contract of every field: mortise contracts show",
-    "METHOD_UNKNOWN": "the methods of a socket: mortise call describe --socket SOCKET",
+    "METHOD_UNKNOWN": "the methods of every socket: mortise contracts show",
     "INPUT_TOO_LONG": "shorten the input; the limit is in the model's contract: mortise models",
     "FEATURE_INVALID": "the contract of every column: mortise features show",
     "FEATURE_FROZEN": "try again after the hint; which features are frozen: mortise features show",
@@ -14,12 +19,12 @@ REMEDIES = {
     "VIEW_UNKNOWN": "the views that are loaded: mortise features show",
     "MODEL_UNKNOWN": "the models of this mesh: mortise models",
     "MODEL_NOT_READY": "wait for it, or see why it fails: mortise models, mortise logs",
-    "OUTPUT_INVALID": "the model broke its own contract; its previous version: mortise rollback",
+    "OUTPUT_INVALID": "the model broke its own contract; its other versions: mortise models",
     "MEMORY_EXHAUSTED": "send fewer rows at once, or raise [runtime] memory_mib_max",
     "FORWARD_FAILED": "the model's own error is in the log: mortise logs --trace TRACE_ID",
     "PACK_INVALID": "build or copy the pack again; its files must match its manifest",
     "OVERLOADED": "try again after the hint, more slowly",
-    "DEADLINE_EXCEEDED": "allow more time, or see which hop took it: mortise trace TRACE_ID",
+    "DEADLINE_EXCEEDED": "allow more time; what was logged of it: mortise logs --trace TRACE_ID",
     "QUOTA_EXCEEDED": "wait, or raise the limits policy: mortise policies",
     "CANCELLED": "send it again if it is still wanted",
     "UNAVAILABLE": "a process restarts; try again, or see which one: mortise status",
@@ -38,4 +43,25 @@ def remedy(error: MortiseError) -> str:
     """The next step, with the error's own trace id where the step needs one."""
     if isinstance(error, MeshDown):
         return error.remedy
-    return REMEDIES.get(error.name, "").replace("TRACE_ID", error.trace_id or "TRACE_ID")
+    if isinstance(error, DeadlineExceeded) and "hop" in error.details:
+        stage = f" (stage {error.details['stage']})" if "stage" in error.details else ""
+        return f"allow more time; it ran out at {error.details['hop']}{stage}: mortise status"
+    line = REMEDIES.get(error.name, "")
+    if not error.trace_id:
+        return line.replace(" --trace TRACE_ID", "")
+    return line.replace("TRACE_ID", error.trace_id)
+
+
+_COMMAND = re.compile(
+    r"\bmortise (?:(?:contracts|features) \w+|start|stop|restart|status|doctor|call|models|publish"
+    r"|promote|rollback|policies|apply|commits|diff|verify|trace|snapshot|logs)\b"
+)
+"""All that take a home which exists."""
+
+
+def with_home(line: str, home: Path | None) -> str:
+    """The same with `--home` after each command, so that it can be pasted; `home` as the user gave
+    it, None when it was the default."""
+    if home is None or "--home " in line:
+        return line
+    return _COMMAND.sub(lambda found: f"{found[0]} --home {shlex.quote(str(home))}", line)

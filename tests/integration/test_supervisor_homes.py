@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.toys.harness import ROOT
+from supervisor import run
+from tests.integration.toys.harness import ROOT, ToyMesh
 
 
 def start(home: Path) -> subprocess.CompletedProcess[str]:
@@ -79,3 +80,14 @@ def fill(path: Path) -> None:
                 continue
         except OSError as error:
             assert error.errno == errno.ENOSPC  # noqa: PT017 — the fixture's aim, not the test's
+
+
+def test_a_mesh_is_found_and_stopped_after_a_typo() -> None:
+    """`mortise.toml` broken, moved or gone while the mesh runs: status and stop still reach it."""
+    with ToyMesh({"orchestrator": {}}) as mesh:
+        for text in ("runtime = [", 'home_version = 1\nrun_dir = "elsewhere"', "x = 1"):
+            (mesh.home / "mortise.toml").write_text(text)
+            assert mesh.status()["pid"] == mesh.pid
+        (mesh.home / "mortise.toml").unlink()
+        assert run.stop(mesh.home) == 0
+        assert mesh.processes() == []

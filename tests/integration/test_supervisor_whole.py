@@ -71,7 +71,7 @@ async def test_a_killed_child_refuses_nobody(mesh: ToyMesh, service: str) -> Non
         kill(pid, signal.SIGKILL)
         if service == "control_plane":  # alone in having no standby: its absence is told at once
             await asyncio.to_thread(mesh.wait_for, lambda: not mesh.child(service)["ready"], 1.0)
-        await asyncio.to_thread(mesh.wait_for, lambda: mesh.child(service)["pid"] not in (0, pid))
+        await asyncio.to_thread(mesh.wait_for, lambda: mesh.child(service)["pid"] not in (None, pid))
         await asyncio.to_thread(mesh.wait_for, lambda: mesh.child(service)["ready"])
 
     outcomes = await under_load(mesh, act)
@@ -91,7 +91,7 @@ async def test_a_planned_replacement_is_not_noticed(mesh: ToyMesh, service: str)
 
     async def act() -> None:
         pid = await asyncio.to_thread(run.restart, mesh.home, service)
-        assert pid not in (0, before["pid"])
+        assert pid not in (None, before["pid"])
 
     outcomes = await under_load(mesh, act)
     for name, outcome in outcomes.items():
@@ -105,7 +105,7 @@ def test_a_killed_template_costs_nothing(mesh: ToyMesh) -> None:
     template_pid = mesh.status()["template_pid"]
     row = mesh.child("model_runtime")
     kill(template_pid, signal.SIGKILL)
-    mesh.wait_for(lambda: mesh.status()["template_pid"] not in (0, template_pid))
+    mesh.wait_for(lambda: mesh.status()["template_pid"] not in (None, template_pid))
     after = mesh.child("model_runtime")
     assert (after["pid"], after["standby"]) == (row["pid"], row["standby"])
     assert state(row["pid"]) in "SR"
@@ -120,7 +120,7 @@ def test_a_stopped_template_costs_nothing(mesh: ToyMesh) -> None:
     kill(template_pid, signal.SIGSTOP)
     kill(row["pid"], signal.SIGKILL)
     mesh.wait_for(lambda: mesh.child("model_runtime")["pid"] == row["standby"]["pid"], 2.0)
-    mesh.wait_for(lambda: mesh.status()["template_pid"] not in (0, template_pid))
+    mesh.wait_for(lambda: mesh.status()["template_pid"] not in (None, template_pid))
     mesh.wait_whole()
 
 
@@ -129,7 +129,7 @@ def test_a_stopped_child_is_replaced(mesh: ToyMesh) -> None:
     mesh.wait_whole()
     pid = mesh.child("data_fabric")["pid"]
     kill(pid, signal.SIGSTOP)
-    took_s = mesh.wait_for(lambda: mesh.child("data_fabric")["pid"] not in (0, pid))
+    took_s = mesh.wait_for(lambda: mesh.child("data_fabric")["pid"] not in (None, pid))
     assert took_s < 5.0
     assert "stopped for" in mesh.child("data_fabric")["last_ending"]
 
@@ -213,7 +213,7 @@ def test_records_of_an_operation_share_its_trace_id(mesh: ToyMesh) -> None:
     mesh.wait_whole()
     pid = mesh.child("orchestrator")["pid"]
     kill(pid, signal.SIGKILL)
-    mesh.wait_for(lambda: mesh.child("orchestrator")["pid"] not in (0, pid))
+    mesh.wait_for(lambda: mesh.child("orchestrator")["pid"] not in (None, pid))
     mesh.wait_whole()
 
     def events(trace_id: str) -> list[str]:

@@ -153,3 +153,18 @@ def test_prepared_folders_are_the_owners(tmp_path: Path) -> None:
     home.prepare()
     for folder in (home.state_dir, home.run_dir, home.log_dir, home.spool_dir):
         assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("x = 1", "known keys: home_version, run_dir, supervisor"),
+        ("[runtime]\nx = 1", "known keys: backend, replicas"),
+        ("[sources.a]\nx = 1", "known keys: kind, path"),
+        ("[access.0]\nx = 1", "known keys: roles, tenants"),
+    ],
+)
+def test_an_unknown_key_is_told_the_known_ones(text: str, keys: str) -> None:
+    """Those of its own table."""
+    with pytest.raises(HomeError, match=keys):
+        parse(f"home_version = 1\n{text}\n".encode())

@@ -17,6 +17,8 @@ from supervisor.sockets import (
     bind,
     holder,
     is_held,
+    leave_run_dir,
+    left_run_dir,
     passed_sockets,
 )
 
@@ -119,3 +121,16 @@ def test_sockets_for_others_are_not_taken(variables: dict[str, str]) -> None:
     """Without LISTEN_FDS, for another pid, or garbled: nothing; and the variables are gone."""
     assert passed_sockets(variables) == {}
     assert variables == {}
+
+
+def test_a_typo_does_not_hide_a_running_mesh(run_dir: Path) -> None:
+    """Whoever holds the home left where its sockets are; nobody holds it: nothing is believed."""
+    state_dir = run_dir / ".mortise"
+    (state_dir / "run").mkdir(parents=True)
+    lock = RunLock.take(state_dir)
+    assert left_run_dir(state_dir) is None, "it has not said so yet"
+    for place in (state_dir / "run", Path("/run/elsewhere")):
+        leave_run_dir(state_dir, place)
+        assert left_run_dir(state_dir) == place
+    lock.release()
+    assert left_run_dir(state_dir) is None

@@ -225,14 +225,12 @@ def test_a_mesh_that_is_down_is_exit_code_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the line that starts it, or that makes the home where there is none."""
-    (tmp_path / "mortise.toml").touch()
+    (tmp_path / "mortise.toml").write_text("home_version = 1")
     assert run(["models", "--home", str(tmp_path)]) == 3
     captured = capsys.readouterr()
     assert captured.err.startswith(f"UNAVAILABLE: nothing listens at {tmp_path}/.mortise/run/")
     assert f"→ mortise start --detach --home {tmp_path}\n" in captured.err
     assert captured.out == ""
-    assert run(["models", "--home", "/nowhere"]) == 3
-    assert "→ mortise init /nowhere --example flights\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
@@ -245,13 +243,30 @@ def test_a_mesh_that_does_not_run_is_exit_code_3(
     assert f"mortise start --detach --home {tmp_path}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["start", "status", "stop"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["start"],
+        ["status"],
+        ["stop"],
+        ["restart", "orchestrator"],
+        ["models"],
+        ["logs"],
+        ["infer", "delay", "--rows", "[]"],
+        ["trace", TRACE],
+        ["policies"],
+        ["features", "show"],
+    ],
+    ids=lambda line: line[0],
+)
 def test_without_a_home_the_init_line_is_printed(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder that is no home is an error with the exact remedy."""
-    assert run([command, "--home", str(tmp_path)]) == 1
-    assert f"mortise init {tmp_path}" in capsys.readouterr().err
+    """A folder that is no home is the same error for every command, with the exact remedy."""
+    assert run([*command, "--home", str(tmp_path)]) == 1
+    captured = capsys.readouterr().err
+    assert captured.startswith(f"HOME_INVALID: no home at {tmp_path} ")
+    assert f"mortise init {tmp_path}" in captured
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
@@ -264,11 +279,11 @@ def test_an_error_has_its_name_and_a_remedy(
         yield refuse(frame, "INTERNAL", 901, trace_id=TRACE)
 
     with FakeServer(behaviour) as server:
-        line = ["models", "--home", str(server.home), *(["--json"] if as_json else [])]
-        assert run(line) == 1
+        home = str(server.home)
+        assert run(["models", "--home", home, *(["--json"] if as_json else [])]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    remedy = f"a defect of ours; the log has it: mortise logs --trace {TRACE}"
+    remedy = f"a defect of ours; the log has it: mortise logs --home {home} --trace {TRACE}"
     if as_json:
         error = json.loads(captured.err)["error"]
         assert (error["name"], error["code"], error["remedy"]) == ("INTERNAL", 901, remedy)

@@ -1,13 +1,14 @@
 """What a person is told to do about each error."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from contracts.errors import ERRORS
 from mortise import generated as sdk
 from mortise.cli.app import COMMANDS
-from mortise.cli.remedies import REMEDIES, remedy
+from mortise.cli.remedies import REMEDIES, remedy, with_home
 
 KNOWN = {name for _, commands in COMMANDS.values() for name in commands}
 
@@ -27,3 +28,19 @@ def test_a_remedy_carries_the_trace_id() -> None:
     """Where the next step needs it, it is written out."""
     error = sdk.Internal("no", trace_id="ab")
     assert remedy(error).endswith("mortise logs --trace ab")
+
+
+def test_a_remedy_without_a_trace_id_has_no_placeholder() -> None:
+    """What is printed can be pasted."""
+    assert remedy(sdk.Internal("no")).endswith("mortise logs")
+
+
+def test_a_remedy_carries_the_home_that_was_given() -> None:
+    """Every command of it, quoted; not where the default was used, nor a second time."""
+    assert (
+        with_home("see mortise models, mortise contracts show", Path("a b"))
+        == "see mortise models --home 'a b', mortise contracts show --home 'a b'"
+    )
+    for line in ("start with the mortise command", "mortise init x", "mortise stop --home y"):
+        assert with_home(line, Path("a")) == line
+    assert with_home("mortise models", None) == "mortise models"
