@@ -71,16 +71,19 @@ async def follow(service: str, home: Path) -> PolicyFollower:
     return follower
 
 
-async def measure(home: Path, commits: int) -> tuple[list[float], int]:
-    """Milliseconds of each commit, and how many did not wait for a slow instance."""
+async def measure(home: Path, commits: int) -> tuple[list[float], float, int]:
+    """Milliseconds of each commit, CPU milliseconds of all four, and how many commits did not
+    wait for a slow instance."""
     environment = Environment.for_test("control_plane", home)
     durations_ms: list[float] = []
-    fenced = 0
+    fenced, begun_cpu_s = 0, 0.0
     async with running(partial(ControlPlane, settle_s=1.0), environment):  # type: ignore[arg-type]
         followers = [await follow(service, home) for service in SERVICES]
         client = RpcClient(str(environment.run_dir / "control_plane.sock"), "control_plane")
         await client.connect(1.0)
         for number in range(WARM_UP + commits):
+            if number == WARM_UP:
+                begun_cpu_s = time.process_time()
             policy = BatchingPolicy(name="tiny", spec=BatchingSpec(rows_max=1 + number % 1_000))
             body = control.Apply(policies=[policy], author="benchmark", reason="measure")
             begun_s = time.perf_counter()
@@ -90,10 +93,11 @@ async def measure(home: Path, commits: int) -> tuple[list[float], int]:
             in_force = {follower.current.version for follower in followers}
             assert applied.fenced or in_force == {applied.version}
             await asyncio.sleep(PAUSE_S)
+        cpu_ms = (time.process_time() - begun_cpu_s) * 1_000
         for follower in followers:
             await follower.close()
         await client.close()
-    return sorted(durations_ms[WARM_UP:]), fenced
+    return sorted(durations_ms[WARM_UP:]), cpu_ms, fenced
 
 
 def main() -> None:
@@ -103,7 +107,7 @@ def main() -> None:
     here = machine()
     folder = Path(tempfile.mkdtemp(prefix="mo", dir="/tmp"))
     home = Path(shutil.copytree(ROOT / "examples" / "bench", folder / "h"))
-    durations_ms, fenced = asyncio.run(measure(home, commits))
+    durations_ms, cpu_ms, fenced = asyncio.run(measure(home, commits))
     shutil.rmtree(folder)
     result = {
         "what": "a commit that loads nothing, until active at three instances, milliseconds",
@@ -114,6 +118,7 @@ def main() -> None:
             for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
         },
         "max": round(durations_ms[-1], 2),
+        "cpu_per_commit": round(cpu_ms / commits, 2),
         "answered_with_a_fenced_instance": fenced,
         "goal_p95": GOAL_MS_P95,
         "machine": here,
