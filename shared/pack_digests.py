@@ -6,6 +6,7 @@ adds does not move the digest of a pack that was made before it.
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -65,7 +66,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return {
             field.encode_name: _plain(content)
-            for field in msgspec.structs.fields(value)
+            for field in _fields(type(value))
             if not _is_default(field, content := getattr(value, field.name))
         }
     if isinstance(value, list | tuple):
@@ -73,6 +74,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
+
+
+@lru_cache(maxsize=64)
+def _fields(type_: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Kept, because a pack has hundreds of tensors and resolving their type's fields is slow."""
+    return msgspec.structs.fields(type_)
 
 
 def _is_default(field: msgspec.structs.FieldInfo, content: Any) -> bool:

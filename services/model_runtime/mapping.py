@@ -60,6 +60,8 @@ def _map(path: Path, identity: Identity) -> mmap.mmap:
     try:
         if Identity.of(os.fstat(descriptor)) != identity:
             raise MeshError("PACK_INVALID", f"{path.name} changed after it was verified")
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        # POPULATE enters the cached pages at once: a fault for every 64 KiB took twice as long.
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        return mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
