@@ -131,7 +131,8 @@ class FeatureClient:
         self._finish(call)
         text = f"features: {self.instance} did not answer within {_timeout_s} s"
         for part in self._still_asked(call):
-            self._on_done(part, MeshError("DEADLINE_EXCEEDED", text))
+            if part.work.outcome is None:  # else it ended with another part of its request
+                self._on_done(part, MeshError("DEADLINE_EXCEEDED", text))
 
     def answered(
         self, call: FeatureCall, result: FeatureBatchResponse | None, error: MeshError | None
@@ -167,6 +168,8 @@ class FeatureClient:
         now_s = self._clock.monotonic()
         is_restarting = now_s - self._changed_s < ready_grace_s
         for part in parts:
+            if part.work.outcome is not None:
+                continue  # it ended with another part of its request, just now
             if error.name in _AWAY and part.retries < retries_max:
                 part.retries += 1
                 lane.waiting[part] = None

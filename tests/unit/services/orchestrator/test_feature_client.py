@@ -1,0 +1,113 @@
+"""The client of the data fabric, without a fabric: what becomes of the parts of one request."""
+
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import MeshError
+from services.orchestrator.deadlines import Awaited, Wheel
+from services.orchestrator.feature_client import FeatureClient
+from services.orchestrator.micro_batch import FeatureCall
+from services.orchestrator.request import Outcome, Part
+from shared.clock import ManualClock
+from tests.unit.services.orchestrator.making import classifier, plan_for, rows_request, work_for
+
+DELAY = plan_for(classifier())
+
+
+class Sent:
+    """Stands for the RPC client: remembers calls and cancels."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.cancelled: list[int] = []
+
+    def call_nowait(self, method: str, body: Any, on_answer: Any, **_: Any) -> int:
+        """See `RpcClient`."""
+        self.calls.append((body, on_answer))
+        return len(self.calls)
+
+    def cancel(self, msgid: int) -> None:
+        """See `RpcClient`."""
+        self.cancelled.append(msgid)
+
+
+class Case:
+    """A client whose fabric is there, a request of two parts, and what was reported of them."""
+
+    def __init__(self) -> None:
+        clock = ManualClock()
+        wheel: Wheel[Awaited] = Wheel(0.005, lambda when_s: None)
+        self.client = FeatureClient(Path("none.sock"), clock, wheel, self._on_done)
+        self.client._client = self.sent = Sent()  # type: ignore[assignment]
+        self.client.is_there = True
+        self.client._wake = lambda: None  # type: ignore[method-assign] — no loop runs here
+        self.clock = clock
+        self.work = work_for(DELAY, rows_request(2), deadline_s=clock.monotonic() + 5)
+        self.parts = [Part(self.work, row, 1, 10) for row in (0, 1)]
+        self.work.parts = self.parts
+        self.ends: list[tuple[Part, str]] = []
+
+    def _on_done(self, part: Part, error: MeshError | None) -> None:
+        """As the pipeline does: an error ends the request and forgets its other parts."""
+        self.ends.append((part, "" if error is None else error.name))
+        if error is not None:
+            self.work.end(Outcome.FAILED)
+            for other in self.parts:
+                self.client.forget(other)
+
+    def send(self) -> FeatureCall:
+        """Both parts in one call."""
+        for part in self.parts:
+            part.raw_rows = self.work.body.rows
+            self.client.submit(part, self.clock.monotonic())
+        self.client._pump()
+        call = self.parts[0].asked
+        assert call is not None
+        return call
+
+
+def test_a_request_that_ends_with_one_part_is_not_tried_again_with_the_other() -> None:
+    """One part has used up its retry: nothing of the request waits any more."""
+    case = Case()
+    call = case.send()
+    case.parts[0].retries = 1
+    call.answered(None, MeshError("UNAVAILABLE", "gone"))
+    assert case.ends == [(case.parts[0], "UNAVAILABLE")]
+    lane = case.client._lane(DELAY.view)  # type: ignore[arg-type]
+    assert lane.waiting == {}
+
+
+def test_a_silent_fabric_ends_a_request_once() -> None:
+    """Both parts were asked for; the first one's end is the request's."""
+    case = Case()
+    call = case.send()
+    call.expire()
+    assert case.ends == [(case.parts[0], "DEADLINE_EXCEEDED")]
+    assert case.sent.cancelled == [call.msgid]
+    call.expire()
+    call.answered(None, MeshError("UNAVAILABLE", "late"))
+    assert len(case.ends) == 1
+
+
+def test_a_call_that_nobody_waits_for_is_cancelled() -> None:
+    """Only when the last of its parts leaves."""
+    case = Case()
+    call = case.send()
+    case.client.forget(case.parts[0])
+    assert case.sent.cancelled == []
+    case.client.forget(case.parts[1])
+    assert case.sent.cancelled == [call.msgid]
+    assert case.client._lanes == {}
+
+
+def test_a_lost_call_waits_for_the_next_fabric_once() -> None:
+    """Both parts go again, in the same order; the second loss is the end."""
+    case = Case()
+    case.send().answered(None, MeshError("CANCELLED", "drain"))
+    assert case.ends == []
+    case.client._pump()
+    call = case.parts[1].asked
+    assert call is not None
+    assert call.parts == case.parts
+    call.answered(None, MeshError("CANCELLED", "drain"))
+    assert case.ends == [(case.parts[0], "UNAVAILABLE")]
