@@ -11,8 +11,9 @@ from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
 from shared.wire.codec import DECODE_ERRORS, decode_envelope
 from shared.wire.framing import Frame, Framer, HeldBytes
 
-turn_frames_max = 512
-"""Messages of one connection handled in a loop turn; a chunk may hold 25,000."""
+turn_frames_max = 128
+"""Messages of one connection handled in a loop turn, at most 5 ms if each is refused; a chunk may
+hold 25,000."""
 turn_bytes_min = 65_536
 """After a chunk of this size the connection waits for the next turn: libuv would read up to 32
 chunks of 256,000 bytes at once, 40 ms of scanning."""

@@ -4,6 +4,7 @@ The table is made from `contracts.methods`, so a handler without a row, or a row
 stops the process at its start.
 """
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -67,12 +68,16 @@ def _own_handlers(service: str, instance: str) -> dict[str, Handler]:
     def ping(_call: Call) -> msgspec.Raw:
         return nothing
 
-    def answer_describe(_call: Call) -> msgspec.Raw:
-        if not described:  # the schemas take milliseconds: made at the first call
-            described.append(msgspec.Raw(encode(describe(service, instance))))
+    async def answer_describe(_call: Call) -> msgspec.Raw:
+        if not described:  # the schemas take up to 50 ms: made at the first call, beside the loop
+            described.append(await asyncio.to_thread(_described, service, instance))
         return described[0]
 
     return {"ping": ping, "describe": answer_describe}
+
+
+def _described(service: str, instance: str) -> msgspec.Raw:
+    return msgspec.Raw(encode(describe(service, instance)))
 
 
 def error_to_send(call: Call, error: Exception) -> MeshError:

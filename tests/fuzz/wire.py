@@ -54,6 +54,8 @@ class Fuzzer:
         self.toy = toy
         self.seed = seed
         self.tally = Tally()
+        with RawClient(toy.path) as client:
+            client.call("describe")  # made in a thread the first time, so it would come late
         self.before = toy.statistics()
         self.stall_ms = 0.0
 
