@@ -12,7 +12,6 @@ import apsw
 sqlite_version_min = 3_051_003
 """3.51.3 fixed the WAL-reset bug. Source: https://sqlite.org/releaselog/3_51_3.html"""
 _busy_timeout_ms = 5_000
-_autocheckpoint_pages = 1_000
 _progress_steps = 10_000
 """Steps of SQLite's machine between two looks at the clock: about a millisecond."""
 
@@ -28,11 +27,13 @@ class DatabaseError(Exception):
 @dataclass(frozen=True, slots=True)
 class Schema:
     """`application_id` marks the file as ours; migration n leads from user_version n to n + 1;
-    `cache_kib` bounds the writer's page cache: a transaction that dirties more pages spills."""
+    `cache_kib` bounds the writer's page cache: a transaction that dirties more pages spills;
+    `checkpoint_pages` is the length of the write-ahead log at which it is copied back."""
 
     application_id: int
     migrations: tuple[str, ...]
     cache_kib: int = 2_048
+    checkpoint_pages: int = 1_000
 
 
 def connect_writer(path: Path, schema: Schema, vfs: str | None = None) -> apsw.Connection:
@@ -44,7 +45,7 @@ def connect_writer(path: Path, schema: Schema, vfs: str | None = None) -> apsw.C
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
         connection.pragma("cache_size", -schema.cache_kib)
-        connection.wal_autocheckpoint(_autocheckpoint_pages)
+        connection.wal_autocheckpoint(schema.checkpoint_pages)
         connection.transaction_mode = "IMMEDIATE"
         _migrate(connection, path, schema)
     except (apsw.NotADBError, apsw.CorruptError) as error:

@@ -52,6 +52,7 @@ SCHEMA = Schema(
         """,
     ),
     cache_kib=16_384,
+    checkpoint_pages=6_000,  # 24 MiB, below the bound at which readers are held back
 )
 _decode_combination = msgspec.json.Decoder(Combination).decode
 _NEVER_US = 2**62

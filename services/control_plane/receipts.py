@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 import msgspec
@@ -27,9 +28,8 @@ class Stored:
     unreadable: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A receipt as it is stored."""
+class _Read(NamedTuple):
+    """A receipt as it is stored (a tuple: one is made for each receipt)."""
 
     receipt: Receipt
     trace: bytes
