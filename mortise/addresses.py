@@ -43,9 +43,21 @@ def mesh_down(path: str, why: str) -> MeshDown:
     folder = Path(path).parent
     if folder.parts[-2:] == Path(RUN_DIR).parts:  # a moved run directory does not name its home
         home = folder.parents[1]
-        is_home = (home / SETTINGS).is_file()
-        remedy = f"{remedy} --home {home}" if is_home else f"mortise init {home} --example flights"
+        is_home = os.path.isfile(home / SETTINGS)
+        remedy = f"{remedy} --home {home}" if is_home else _make_home(home)
     return MeshDown(f"nothing listens at {path} ({why})", remedy)
+
+
+def _make_home(folder: Path) -> str:
+    """The line that makes a home there; a folder that holds other things is none to be made one."""
+    try:
+        is_used = any(folder.iterdir())
+    except OSError:
+        is_used = False
+    if is_used:
+        folder = folder / "demo"
+        return f"name the home with --home DIR, or: mortise init {folder} --example flights"
+    return f"mortise init {folder} --example flights"
 
 
 def _run_dir(home: Path) -> Path:

@@ -14,6 +14,7 @@ test never changes it. Pytest loads this file everywhere: it imports the rest on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +37,8 @@ def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
     home = getattr(request, "param", None) or request.config.getoption("--mortise-home")
     if home is None:
         pytest.fail("mesh needs a home: --mortise-home DIR (mortise init DIR makes one)", False)
+    if not (Path(home) / "mortise.toml").is_file():
+        pytest.fail(f"mesh: {home} is no home (mortise init {home} makes one)", False)
     with Mesh(home) as running:
         yield running
 

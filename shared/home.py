@@ -173,9 +173,12 @@ class Home:
         try:
             text = file.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
+            is_listed = self.path.is_dir() and os.access(self.path, os.R_OK)
+            is_used = is_listed and any(self.path.iterdir())
+            new = self.path / "demo" if is_used else self.path
             raise HomeError(
                 f"no home at {self.path} ({CONFIG_NAME}: {error.strerror}); name another with"
-                f" --home, or make one with: mortise init {self.path} --example flights"
+                f" --home, or make one with: mortise init {new} --example flights"
             ) from error
         except OSError as error:
             raise HomeError(

@@ -16,6 +16,16 @@ Say = Callable[[str], None]
 _stderr_lines = 8
 
 
+def cause_of(lines: list[str]) -> list[str]:
+    """What a traceback ends with, which is its cause in words; other last words as they are. The
+    log has all of it."""
+    frames = [at for at, line in enumerate(lines) if line.startswith('  File "')]
+    if not frames:
+        return lines
+    said = (at for at in range(frames[-1] + 1, len(lines)) if not lines[at].startswith(" "))
+    return lines[next(said, frames[-1]) :]
+
+
 class Announcer:
     """Says each thing once, through `say`; whoever reads may be gone, which stops nothing."""
 
@@ -57,11 +67,11 @@ class Announcer:
         self._say(f"cannot start: {reason}")
         for slot in mesh.slots:
             if slot.restarts.is_degraded:
-                self._say_words(slot.last_words)
+                self._say_words(cause_of(slot.last_words))
                 service, index = slot.spec.service, slot.spec.index
                 self._say(f"  log: {log_path(home.path, service, index)}")
         if mesh.template is not None and mesh.template.restarts.is_degraded:
-            self._say_words(mesh.template.last_words)
+            self._say_words(cause_of(mesh.template.last_words))
 
     def _say_steps(self, label: str, instance: Instance, until_s: float) -> None:
         steps = ", ".join(f"{name} {took:.3f}" for name, took in instance.durations_s.items())

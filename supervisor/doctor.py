@@ -12,6 +12,8 @@ __all__ = ["Finding", "doctor"]
 def doctor(home: Path | None = None) -> list[Finding]:
     """The findings for this machine, and for the home where one is given."""
     findings = [check() for check in doctor_machine.CHECKS]
-    if home is not None:
+    if home is None:
+        findings.append(Finding("home", "ok", "no home here; --home DIR checks one"))
+    else:
         findings += [check(Home(home)) for check in doctor_home.CHECKS]
     return findings

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 
 from contracts.methods import SERVICES
-from shared.home import Home, HomeError
+from shared.home import CONFIG_NAME, Home, HomeError
 from supervisor.findings import Finding
 
 disk_free_mib_min = 512
@@ -43,6 +43,18 @@ def _home_mode(home: Home) -> Finding:
     return Finding("home mode", "ok", f"{mode:o}")
 
 
+def _home_access(home: Home) -> Finding:
+    """Everything that a start opens: what is there is readable, and `.mortise` can be written."""
+    places = [home.path, home.path / CONFIG_NAME, home.models_dir, home.data_dir]
+    closed = [place.name for place in places if place.exists() and not os.access(place, os.R_OK)]
+    written = home.state_dir if home.state_dir.exists() else home.path
+    if not closed and os.access(written, os.W_OK | os.X_OK):
+        return Finding("home access", "ok", "readable, and its state writable")
+    found = f"not readable: {', '.join(closed)}" if closed else f"not writable: {written.name}"
+    fix = f"run as its owner, or chown -R {os.getuid()} {home.path}"
+    return Finding("home access", "fail", f"{found}, as uid {os.getuid()}", fix)
+
+
 def _home_disk(home: Home) -> Finding:
     try:
         free_mib = shutil.disk_usage(home.path).free // 2**20
@@ -53,4 +65,6 @@ def _home_disk(home: Home) -> Finding:
     return Finding("disk", "fail", f"{free_mib} MiB free", f"free {disk_free_mib_min} MiB")
 
 
-CHECKS: tuple[Callable[[Home], Finding], ...] = (_home_file, _home_sockets, _home_mode, _home_disk)
+CHECKS: tuple[Callable[[Home], Finding], ...] = (
+    _home_file, _home_access, _home_sockets, _home_mode, _home_disk,
+)  # fmt: skip

@@ -57,6 +57,8 @@ def main() -> int:
             show(client.infer("delay", rows=rows, risk_level=options.risk, entity="night-desk"))
     except MortiseError as error:
         print(error, file=sys.stderr)
+        if remedy := getattr(error, "remedy", ""):  # nothing listens there
+            print(f"  → {remedy}", file=sys.stderr)
         return 1
     return 0
 

@@ -14,6 +14,9 @@ from mortise.generated import METHODS
 from mortise.result import Record, Result
 from mortise.tensors import encode_inputs
 
+DIGEST_DIGITS = 12
+"""Of a digest shown to people; enough to tell two apart."""
+
 
 def call(
     method: str,
@@ -131,6 +134,7 @@ def show_result(result: Result) -> None:
         if item.status != "ok":
             print_line(f"row {row}: {item.status.name}: {item.status.message}")
     print_table(("", ""), _account(result))
+    print_line("digests are shortened; --json shows them whole")
 
 
 def _show_predictions(result: Result) -> None:
@@ -159,9 +163,15 @@ def _account(result: Result) -> list[tuple[str, str]]:
         *([("marks", ", ".join(notes))] if notes else []),
         *([] if result.freshness_s is None else [("freshness", f"{result.freshness_s:.0f} s")]),
         ("time ms", ", ".join(stages)),
-        *((name, str(digest)) for name, digest in lineage.items()),
+        *((name, _short(str(digest))) for name, digest in lineage.items()),
         ("trace", result.trace_id),
     ]
+
+
+def _short(digest: str) -> str:
+    """The first 12 hexadecimal digits of a digest; other text as it is."""
+    kind, is_digest, digits = digest.partition(":")
+    return f"{kind}:{digits[:DIGEST_DIGITS]}" if is_digest and kind == "sha256" else digest
 
 
 def _show_item(item: Record) -> None:

@@ -46,7 +46,7 @@ def publish(pack: str, /, *, alias: str | None = None, options: Options = DEFAUL
         print_json(answer)
     else:
         print_line(f"{answer.model} version {answer.version} is {answer.digest}")
-        print_line(f"mortise promote {answer.model} {answer.version}")
+        print_line(options.line(f"mortise promote {answer.model} {answer.version}"))
 
 
 def promote(

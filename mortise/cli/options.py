@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from mortise.addresses import home_path
 from mortise.cli.failures import CommandError
+from mortise.cli.remedies import with_home
 from mortise.client import Client
 
 SECONDS_MAX = 86_400.0
@@ -42,6 +43,10 @@ class Options:
     def path(self) -> Path:
         """The home, absolute."""
         return home_path(self.home)
+
+    def line(self, command: str) -> str:
+        """A command to type next, with the home where it was not the default."""
+        return with_home(command, self.home)
 
     def client(self, service: str = "orchestrator", socket: Path | None = None) -> Client:
         """A client of the home's service, or of the given socket. Raises CommandError."""

@@ -98,7 +98,8 @@ def commits(*, after: int = 0, limit: int = 100, options: Options = DEFAULTS) ->
     columns = ("version", "at", "author", "uid", "reason", "changed", "commit")
     print_table(columns, [_commit_row(commit) for commit in answer.commits])
     if answer.more:
-        print_line(f"more: mortise commits --after {answer.commits[-1].version}")
+        after = answer.commits[-1].version
+        print_line(options.line(f"more: mortise commits --after {after}"))
 
 
 def diff(since: int, until: int, /, *, options: Options = DEFAULTS) -> None:

@@ -17,11 +17,12 @@ value_characters_max = 64
 
 
 class FieldRefused(Exception):
-    """One value breaks its contract: which field, which limit, what was received."""
+    """One value breaks its contract: which field, which limit, what was received. `told` says it
+    in other words where there is no value to show."""
 
-    def __init__(self, field: str, limit: str, value: object) -> None:
+    def __init__(self, field: str, limit: str, value: object, told: str = "") -> None:
         super().__init__(field, limit, value)
-        self.field, self.limit, self.value = field, limit, value
+        self.field, self.limit, self.value, self.told = field, limit, value, told
 
     def error(self, row: int) -> MeshError:
         """FEATURE_INVALID with field, limit and value in words and as details."""
@@ -31,11 +32,8 @@ class FieldRefused(Exception):
         details: dict[str, Scalar] = {
             "row": row, "field": self.field, "limit": self.limit, "value": shown,
         }  # fmt: skip
-        return MeshError(
-            "FEATURE_INVALID",
-            f"row {row}: {self.field} is {shown}, its contract wants {self.limit}",
-            details=details,
-        )
+        told = self.told or f"{self.field} is {shown}, its contract wants {self.limit}"
+        return MeshError("FEATURE_INVALID", f"row {row}: {told}", details=details)
 
 
 def int_range(contract: FieldContract) -> tuple[int, int]:

@@ -136,14 +136,16 @@ class RowDecoder:
             return FieldRefused("row", "a map of columns", row)
         for name in row:
             if name not in self._contracts:
-                return FieldRefused(str(name), "a column of the view", row[name])
+                told = f"unknown column {name!s:.64}; the view has {', '.join(self._contracts)}"
+                return FieldRefused(str(name), "a column of the view", row[name], told)
         for name, contract in self._contracts.items():
             value = row.get(name)
             if contract.dtype == "timestamp" and type(value) is int:
                 return FieldRefused(name, "a MessagePack timestamp or RFC 3339 text", value)
             limit = broken_limit(contract, value)
             if limit is not None:
-                return FieldRefused(name, limit, value)
+                told = "" if name in row else f"column {name} is missing, its contract wants it"
+                return FieldRefused(name, limit, value, told)
         return FieldRefused("row", reason, row)
 
     def _fix(self, attribute: str, name: str, contract: FieldContract) -> Fix | None:

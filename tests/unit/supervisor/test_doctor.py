@@ -1,5 +1,6 @@
 """The checks of `doctor`: what they find, and that every bad finding has a fix."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from supervisor import doctor_machine
 from supervisor.doctor import Finding, doctor
 from supervisor.doctor_machine import CHECKS
+
+SOUND = ("home", "home access", "socket paths", "home mode")
 
 
 @pytest.fixture
@@ -25,14 +28,15 @@ def of(home: Path, check: str) -> Finding:
 def test_every_check_answers_and_every_bad_one_has_a_fix() -> None:
     """Whatever this machine is, each check of it returns; a warning or failure says what to do."""
     findings = doctor()
-    assert len(findings) == len(CHECKS)
+    assert len(findings) == len(CHECKS) + 1, "and that there is no home here"
+    assert findings[-1].found.startswith("no home here")
     assert all(finding.fix for finding in findings if finding.level == "fail")
     assert {finding.as_map().keys() == {"check", "level", "found", "fix"} for finding in findings}
 
 
 def test_a_sound_home_passes(home: Path) -> None:
     """File, socket paths and mode are fine."""
-    assert {of(home, check).level for check in ("home", "socket paths", "home mode")} == {"ok"}
+    assert {of(home, check).level for check in SOUND} == {"ok"}
 
 
 def test_a_broken_file_fails(home: Path) -> None:
@@ -70,3 +74,20 @@ def test_a_live_value_that_a_reboot_takes_back_is_told(
     finding = next(check() for check in CHECKS if check.__name__ == "_persisted")
     assert finding.level == "warn"
     assert "persisted 199" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("mode", "found"), [(os.R_OK, "not readable: mortise.toml"), (os.W_OK, "not writable")]
+)
+def test_a_home_of_somebody_else_is_told(
+    mode: int, found: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this uid cannot read or write, and the command that changes it."""
+
+    def access(path: Path, wanted: int) -> bool:
+        return not (wanted & mode and (path.is_file() or mode == os.W_OK))
+
+    monkeypatch.setattr(os, "access", access)
+    finding = of(home, "home access")
+    assert (finding.level, found in finding.found) == ("fail", True)
+    assert finding.fix.endswith(str(home))

@@ -160,6 +160,9 @@ def test_a_prediction_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
     answer = sample(METHODS["orchestrator"]["infer"].response)
     for part in ("label", "action", "forward", "weights", answer["trace_id"], "degraded"):
         assert part in shown
+    assert answer["lineage"]["weights"] not in shown
+    assert answer["lineage"]["weights"][:19] in shown
+    assert "--json shows them whole" in shown
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])

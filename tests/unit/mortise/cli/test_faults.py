@@ -4,6 +4,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from mortise.requests import new_call, request_frame
 from mortise.wire import pack
 from tests.unit.mortise.fake_server import FakeServer, Step, refuse, reply
 
+ROOT = Path(__file__).parents[4]
 TRACE = "0" * 32
 BEYOND: dict[str, tuple[list[str], str]] = {
     "an integer beyond 64 bits in rows": (
@@ -285,3 +288,57 @@ def test_logs_are_followed_until_ctrl_c(
     shown = [json.loads(line)["event"] for line in captured.out.splitlines()]
     assert shown == ["e3", "e4", "e5"]
     assert captured.err == "stopped\n"
+
+
+def test_the_example_says_what_to_do_without_a_mesh(tmp_path: Path) -> None:
+    """`client.py` in a folder that is no home: the remedy below the error, without a traceback."""
+    (tmp_path / "something").touch()
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/flights/client.py"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"or: mortise init {tmp_path}/demo --example flights\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+STATUS = {
+    "running": True, "state": "degraded", "pid": 5, "uptime_s": 900.0,
+    "children": [
+        {
+            "service": "data_fabric", "index": 0, "condition": "up", "ready": True,
+            "policy_version": 1, "pid": 7, "instance": "data_fabric.0-0123abcd",
+            "uptime_s": 800.0, "active_s": 3.0, "restarts": 1, "last_ending": "signal 9",
+            "standby": {"pid": None, "state": "starting"}, "reasons": [],
+        },
+        {
+            "service": "control_plane", "index": 0, "condition": "waiting", "ready": False,
+            "policy_version": 0, "pid": None, "instance": "", "uptime_s": 0.0, "active_s": 0.0,
+            "restarts": 2, "last_ending": "exit code 1", "standby": None, "reasons": ["a"],
+        },
+    ],
+}  # fmt: skip
+
+
+def test_status_names_instances_and_their_endings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the logs name them, with the seconds since they took over; no pid where none runs."""
+    monkeypatch.setattr("supervisor.run.status", lambda home: STATUS)
+    assert run(["status"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[2:] == [
+        "data_fabric.0-0123abcd up yes 1 7 3 1 signal 9 starting",
+        "control_plane.0 waiting no 0 0 2 exit code 1 a",
+    ]
+
+
+def test_doctor_says_that_there_is_no_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the current folder; one that was named is checked, and fails."""
+    monkeypatch.chdir(tmp_path)
+    run(["doctor"])
+    assert "no home here" in capsys.readouterr().out
+    assert run(["doctor", "--home", str(tmp_path)]) == 1

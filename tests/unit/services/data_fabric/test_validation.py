@@ -112,6 +112,18 @@ def test_null_and_absent_are_the_same() -> None:
         }  # fmt: skip
 
 
+def test_absent_and_unknown_columns_are_told_apart() -> None:
+    """One reads "missing", and not as a value that was sent; the other names the known ones."""
+    decoder = RowDecoder(header(x=column("string")))
+    rows = [{"at": AT}, {"at": AT, "x": None}, {"at": AT, "x": "", "a": 1}]
+    refused = decoder.decode(msgpack.packb(rows)).refused
+    assert [one.error.message for one in refused] == [
+        "row 0: column x is missing, its contract wants it",
+        "row 1: x is None, its contract wants a value, null is refused",
+        "row 2: unknown column a; the view has at, x",
+    ]
+
+
 def test_instants_keep_their_range() -> None:
     """The range of a timestamp is in seconds since 1970."""
     contract = column("timestamp", range=(0, 86_400))
