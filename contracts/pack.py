@@ -25,7 +25,8 @@ class TensorContract(Strict, frozen=True, kw_only=True):
 
 class Action(Strict, frozen=True, kw_only=True):
     """For requests of `risk_level`: the action when the probability of `label` is at least
-    `probability_min`; of several that fit, the one with the highest minimum."""
+    `probability_min`; of several that fit, the one with the highest minimum, of equal minima that
+    of the more probable label."""
 
     risk_level: Annotated[int, Meta(ge=1, le=3)]
     label: str
