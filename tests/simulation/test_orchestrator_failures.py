@@ -384,6 +384,8 @@ async def test_counters_conserve_after_a_storm(seed: int) -> None:
             elif chance < 0.19:
                 for link in client._links:
                     link.abort("the test")
+        for client in clients:  # what was sent before has arrived when this is answered
+            await client.call("ping", {})
         pipeline = mesh.service.pipeline
         await mesh.wait_for(lambda: pipeline.works.count == 0, "the end of every request", 8.0)
         found = await mesh.conserved()
