@@ -6,7 +6,6 @@ disk before `valid` is said, and renamed to last good before `active` is said.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,28 +16,23 @@ from contracts.distribution import (
     PolicyItem,
     Position,
     Report,
-    Reported,
     Service,
     Subscribe,
     ViewState,
 )
 from contracts.errors import MeshError
-from contracts.limits import heartbeat_s
 from contracts.pack import LoadedModel
 from contracts.policies import VERSION_0, PolicySet
 from contracts.types import UNSET, Empty
 from shared import logs
 from shared.environment import Environment
 from shared.last_good import LastGood, LastGoodFile
-from shared.policy_steps import choose_step, compare
+from shared.policy_heartbeat import Heartbeat
+from shared.policy_steps import choose_step
 from shared.policy_stream import PolicyStream
 from shared.rpc.client import RpcClient
 
 log = logs.get("shared.policy_follower")
-
-_behind_s_max = heartbeat_s
-"""How long reports may show a newer version before this instance counts as fenced: a moment is
-normal while an activation is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +63,12 @@ class PolicyFollower:
     ) -> None:
         self.current: PolicySet = VERSION_0
         self.position: Position | None = None
-        self.fenced = False
         self._environment = environment
         self._check, self._activate, self._report_parts = check, activate, report
         self._role: Literal["active", "standby"] = "standby" if environment.standby else "active"
         self._file = _last_good_file(environment)
         self._on_disk: Position | None = None
         self._prepared: tuple[Position, PolicySet] | None = None
-        self._behind_since_s: float | None = None
-        self._report_due = asyncio.Event()
         self._client = RpcClient(
             str(environment.run_dir / "control_plane.sock"),
             "control_plane",
@@ -86,6 +77,9 @@ class PolicyFollower:
             on_lost=self._lost,
         )
         self._stream = PolicyStream(self._client, self._subscription)
+        self._heartbeat = Heartbeat(
+            self._client, environment.clock, self._report, self._stream.restart
+        )
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="last-good")
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -101,7 +95,7 @@ class PolicyFollower:
         elif reason != "absent":
             log.error("last_good_unusable", reason=reason, policy_version=0)
         self._activate(self.current)
-        for work in (self._stream.run, self._take_items, self._report):
+        for work in (self._stream.run, self._take_items, self._heartbeat.run):
             task = asyncio.create_task(work(), name=work.__qualname__)
             task.add_done_callback(_surface)
             self._tasks.append(task)
@@ -114,6 +108,11 @@ class PolicyFollower:
         await self._client.close()
         self._disk.shutdown(wait=False)
 
+    @property
+    def fenced(self) -> bool:
+        """The control plane has a version that did not get here: the service is not ready."""
+        return self._heartbeat.fenced
+
     def promoted(self) -> None:
         """From now on this instance is required for a push and owns the last-good file."""
         if self._role == "active":
@@ -124,7 +123,7 @@ class PolicyFollower:
 
     def report_now(self) -> None:
         """Send the next report at once: something in it changed."""
-        self._report_due.set()
+        self._heartbeat.now()
 
     def statistics(self) -> dict[str, int | bool]:
         """Where this follower stands."""
@@ -241,22 +240,9 @@ class PolicyFollower:
         if error is not None:
             log.warning("acknowledgement_lost", reason=error.message)
 
-    async def _report(self) -> None:
-        while True:
-            self._report_due.clear()
-            if self._client.connected:
-                try:
-                    await self._send_report()
-                except MeshError as error:
-                    log.debug("report_lost", reason=error.message)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(heartbeat_s):
-                    await self._report_due.wait()
-
-    async def _send_report(self) -> None:
-        parts = self._report_parts()
-        environment = self._environment
-        body = Report(
+    def _report(self) -> Report:
+        parts, environment = self._report_parts(), self._environment
+        return Report(
             service=cast(Service, environment.service),
             instance=environment.instance,
             index=environment.index,
@@ -268,20 +254,6 @@ class PolicyFollower:
             models=parts.models,
             views=parts.views,
         )
-        answer: Reported = await self._client.call("report", body, timeout_s=heartbeat_s)
-        self._notice(answer.position)
-
-    def _notice(self, head: Position) -> None:
-        """Compare with the control plane's version: a lasting difference fences this instance."""
-        now_s = self._environment.clock.monotonic()
-        if compare(head, self._on_disk) != "newer":
-            self._behind_since_s, self.fenced = None, False
-        elif self._behind_since_s is None:
-            self._behind_since_s = now_s
-        elif now_s - self._behind_since_s >= _behind_s_max:
-            self.fenced = True
-            log.warning("policy_fenced", policy_version=self.current.version, newest=head.sequence)
-            self._stream.restart()
 
 
 def _last_good_file(environment: Environment) -> LastGoodFile:

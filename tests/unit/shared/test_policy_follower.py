@@ -372,7 +372,7 @@ async def test_one_that_lags_is_fenced_and_asks_again(
     teller.head = at(3)
     teller.first = None
     one.follower.report_now()
-    await until(lambda: one.follower._behind_since_s is not None)
+    await until(lambda: one.follower._heartbeat._behind_since_s is not None)
     for _ in range(3):
         reports = len(teller.reports)
         one.follower.report_now()
