@@ -71,7 +71,9 @@ async def test_a_killed_child_refuses_nobody(mesh: ToyMesh, service: str) -> Non
         kill(pid, signal.SIGKILL)
         if service == "control_plane":  # alone in having no standby: its absence is told at once
             await asyncio.to_thread(mesh.wait_for, lambda: not mesh.child(service)["ready"], 1.0)
-        await asyncio.to_thread(mesh.wait_for, lambda: mesh.child(service)["pid"] not in (None, pid))
+        await asyncio.to_thread(
+            mesh.wait_for, lambda: mesh.child(service)["pid"] not in (None, pid)
+        )
         await asyncio.to_thread(mesh.wait_for, lambda: mesh.child(service)["ready"])
 
     outcomes = await under_load(mesh, act)
