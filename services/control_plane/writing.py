@@ -6,7 +6,7 @@ from pathlib import Path
 from contracts import control
 from contracts.control import PromoteStep
 from contracts.errors import MeshError
-from contracts.policies import PolicySet, RoutePolicy
+from contracts.policies import PolicySet, RoutePolicy, kind_of
 from contracts.types import UNSET
 from services.control_plane import versions
 from services.control_plane.chain import Entry
@@ -30,10 +30,18 @@ class Writing:
         self._models_dir = models_dir
 
     async def apply(self, call: Call) -> control.Applied:
-        """Several policies in one commit."""
+        """Several policies in one commit; those that are in force already make none."""
         body: control.Apply = call.body
+
+        def make(before: PolicySet) -> Change | None:
+            in_force = {(kind_of(policy), policy.name): policy for policy in before.policies}
+            is_same = all(
+                in_force.get((kind_of(policy), policy.name)) == policy for policy in body.policies
+            )
+            return None if is_same else Change(body.policies)
+
         committed = await self._committer.commit(
-            lambda _before: Change(body.policies),
+            make,
             Author(body.author, body.reason, call.peer.uid, call.trace_id),
             expected_version=None if body.expected_version is UNSET else body.expected_version,
         )

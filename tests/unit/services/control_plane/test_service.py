@@ -442,3 +442,10 @@ async def test_a_position_is_told_in_every_report(plane: Any) -> None:
     row = _row(await plane.call("status", Empty()), "orchestrator.0-p")
     assert row.active == 0
     assert puppet.items[0].policies is not UNSET
+
+
+async def test_policies_that_are_in_force_make_no_commit(plane: Any) -> None:
+    """The answer is the version there is; one that differs commits them all."""
+    applied = await plane.call("apply", apply(batching(7)))
+    assert await plane.call("apply", apply(batching(7))) == applied
+    assert (await plane.call("apply", apply(batching(8)))).version == applied.version + 1
