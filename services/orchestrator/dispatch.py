@@ -87,9 +87,11 @@ class Dispatcher:
 
     def _pump(self) -> bool:
         """Send what may leave now; whether anything did."""
+        if not self.queue.parts:
+            return False
         now_s = self._clock.monotonic()
         has_sent = False
-        while self._send_next(now_s):
+        while self.queue.parts and self._send_next(now_s):
             has_sent = True
         return has_sent
 
@@ -131,7 +133,6 @@ class Dispatcher:
         if executed is not None:
             try:
                 batch.deliver(executed)
-                self._observed.computed(batch.plan, batch.stages_us, len(batch.parts))
             except MeshError as broken:
                 error = broken
         # The runtime gets its next batch before the answers of this one are written.

@@ -29,7 +29,8 @@ class Batch:
     """Parts that travel together: `open` of them belong to requests that have not ended.
 
     `is_out` from being sent until it is answered, lost or given up; `stages_us` are the stages that
-    its parts have in common. `deadline_s` and `slot` are the wheel's; times are monotonic seconds.
+    its parts have in common. `has_own_deadline`: it ends before the last of its requests does.
+    `deadline_s` and `slot` are the wheel's; times are monotonic seconds.
     """
 
     replicas: "Replicas"
@@ -48,7 +49,7 @@ class Batch:
         self.parts = parts
         self.open = len(parts)
         self.taken_s = now_s
-        row, latest_s = 0, now_s
+        row, latest_s = 0, 0.0
         for part in parts:
             part.where = Where.EXECUTE
             part.batch = self
@@ -57,6 +58,7 @@ class Batch:
             latest_s = max(latest_s, part.work.deadline_s)
         self.rows = row
         self.deadline_s = share_deadline(latest_s, now_s, _timeout_s)
+        self.has_own_deadline = self.deadline_s < latest_s
 
     def expire(self) -> None:
         """The wheel's: the runtime did not answer within its share."""

@@ -10,18 +10,15 @@ from services.orchestrator.plan import ModelPlan
 from shared.metrics import Counter, Distribution, Gauge, Histogram, Registry, Value
 
 ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0)
-OWN_STAGES = tuple(map(STAGES.index, ("queue", "features", "reply")))
-"""Stages of a request; the others are its batch's."""
-BATCH_STAGE = STAGES.index("batch")
-"""The first of the stages that a batch's requests share."""
 BUDGETS_US = [BUDGET_MS[stage] * 1_000 for stage in STAGES]
-answers_kept_max = 1_024
+kept_max = 256
+"""Answers or batches of a version; counting them takes a quarter of a millisecond."""
 UNKNOWN, NO_VERSION = "unknown", "-"
 
 
 class Handles:
-    """The series of one model version. Answers are kept and counted together: a tight loop costs a
-    third of counting each where it leaves."""
+    """The series of one model version. What is observed is kept and counted later, together: a
+    tight loop costs a third of counting each where it happens."""
 
     def __init__(
         self,
@@ -36,26 +33,27 @@ class Handles:
         self.overspent = overspent
         self.total = total
         self.rows = rows
-        self.answers: list[tuple[int, list[int]]] = []
+        self.answers: list[list[int]] = []
+        self.batches: list[int] = []
 
     def fold(self) -> None:
-        """Count the kept answers."""
+        """Count what was kept. A stage that took no time was not there."""
         answers, self.answers = self.answers, []
+        batches, self.batches = self.batches, []
         self.ok.value += len(answers)
-        _count(self.total, [total_us for total_us, _ in answers])
-        for own in OWN_STAGES:
-            values_us = [stages_us[own] for _, stages_us in answers]
-            _count(self.stages[own], values_us)
-            self.overspent[own].value += sum(us > BUDGETS_US[own] for us in values_us)
+        _count(self.rows, batches)
+        _count(self.total, [sum(stages_us) * 1e-6 for stages_us in answers])
+        for stage, values_us in enumerate(zip(*answers, strict=True)):
+            _count(self.stages[stage], [value_us * 1e-6 for value_us in values_us if value_us])
+            budget_us = BUDGETS_US[stage]
+            self.overspent[stage].value += sum(value_us > budget_us for value_us in values_us)
 
 
-def _count(distribution: Distribution, values_us: list[int]) -> None:
-    """Count durations; a stage that took no time was not there."""
+def _count(distribution: Distribution, values: Sequence[float]) -> None:
     bounds, counts = distribution.bounds, distribution.counts
-    for value_us in values_us:
-        if value_us:
-            counts[bisect_left(bounds, value_us * 1e-6)] += 1
-    distribution.sum += sum(values_us) * 1e-6
+    for value in values:
+        counts[bisect_left(bounds, value)] += 1
+    distribution.sum += sum(values)
 
 
 class Observed:
@@ -94,23 +92,19 @@ class Observed:
         }
         self._handles: dict[ModelPlan, Handles] = {}
 
-    def answered(self, plan: ModelPlan, stages_us: list[int], total_us: int) -> None:
-        """An answer left. The stages that it shares with its batch are counted there."""
+    def answered(self, plan: ModelPlan, stages_us: list[int]) -> None:
+        """An answer left."""
         handles = self._of(plan)
-        handles.answers.append((total_us, stages_us))
-        if len(handles.answers) >= answers_kept_max:
+        handles.answers.append(stages_us)
+        if len(handles.answers) >= kept_max:
             handles.fold()
 
-    def computed(self, plan: ModelPlan, batch_us: Sequence[int], parts: int) -> None:
-        """A batch of so many parts came back; stages that took no time are not counted."""
+    def batch(self, plan: ModelPlan, rows: int) -> None:
+        """A batch was sent."""
         handles = self._of(plan)
-        for stage, stage_us in enumerate(batch_us, start=BATCH_STAGE):
-            if stage_us:
-                seconds, distribution = stage_us * 1e-6, handles.stages[stage]
-                distribution.counts[bisect_left(distribution.bounds, seconds)] += parts
-                distribution.sum += parts * seconds
-                if stage_us > BUDGETS_US[stage]:
-                    handles.overspent[stage].value += parts
+        handles.batches.append(rows)
+        if len(handles.batches) >= kept_max:
+            handles.fold()
 
     def refused(self, model: str | None, error: str) -> None:
         """A request was refused at the door; `model` is None unless it was published."""
@@ -119,10 +113,6 @@ class Observed:
     def ended(self, plan: ModelPlan, error: str) -> None:
         """An admitted request ended with this error."""
         self._requests.labels(plan.name, plan.version, error).add(1)
-
-    def batch(self, plan: ModelPlan, rows: int) -> None:
-        """A batch was sent."""
-        self._of(plan).rows.observe(rows)
 
     def forget(self, keep: set[ModelPlan]) -> None:
         """Only these versions serve from now on; the series of the others stay as they are."""

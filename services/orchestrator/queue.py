@@ -74,11 +74,12 @@ class Lane:
 
 
 class Queue:
-    """The lanes of all model versions."""
+    """The lanes of all model versions; `parts` wait in them altogether."""
 
     def __init__(self, window_of: Callable[[str], Window], weights: Mapping[int, float]) -> None:
         self.window_of = window_of
         self._weights = weights
+        self.parts = 0
         self._lanes: dict[ModelPlan, Lane] = {}
         self._time = 0.0
 
@@ -100,10 +101,12 @@ class Queue:
         if not lane.parts:
             lane.finish = max(lane.finish, self._time)
         lane.push(part, now_s)
+        self.parts += 1
 
     def forget(self, part: Part) -> None:
         """The part ended while it waited."""
         self._lanes[part.work.plan].forget(part)
+        self.parts -= 1
 
     def waiting(self) -> list[Lane]:
         """The lanes that have parts, whose turn it is first."""
@@ -115,7 +118,9 @@ class Queue:
     def take(self, lane: Lane) -> list[Part]:
         """The lane's next batch."""
         self._time = max(self._time, lane.finish)
-        return lane.take()
+        batch = lane.take()
+        self.parts -= len(batch)
+        return batch
 
     @property
     def rows(self) -> int:

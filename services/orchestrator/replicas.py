@@ -114,7 +114,8 @@ class Replicas:
         batch.is_out = True
         batch.instance = replica.instance
         replica.batches.add(batch)
-        self._wheel.add(batch)
+        if batch.has_own_deadline:  # else it is abandoned when the last of its requests ends
+            self._wheel.add(batch)
         batch.msgid = replica.client.call_nowait(
             "execute",
             batch.encode(now_s),
@@ -162,7 +163,8 @@ class Replicas:
         assert batch.replica is not None, "it was sent"
         batch.is_out = False
         batch.replica.batches.remove(batch)
-        self._wheel.discard(batch)
+        if batch.has_own_deadline:
+            self._wheel.discard(batch)
 
     # Life.
 

@@ -70,7 +70,7 @@ class Replies:
         receipt = receipt_of(work, answer, combined.snapshot, at_us, stages_us)
         self._spool.append(_encode(receipt), combined)
         self._access.answered(work, stages_us, times.hops)
-        self._observed.answered(work.plan, stages_us, total_us)
+        self._observed.answered(work.plan, stages_us)
         return answer
 
     def _hops(self, work: Work, last: Part, batch: Batch, total_us: int) -> list[Hop]:

@@ -2,7 +2,7 @@
 
 from contracts.service import Metric
 from contracts.stages import BUDGET_MS, STAGES
-from services.orchestrator.observe import Observed, answers_kept_max
+from services.orchestrator.observe import Observed, kept_max
 from tests.unit.services.orchestrator.making import plan_for
 
 PLAN = plan_for()
@@ -17,11 +17,11 @@ def series(metrics: list[Metric], name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_answers_are_counted_by_status_and_stage() -> None:
-    """Each request's own stages, its batch's once a part; stages without time are left out."""
+    """Stages without time are left out."""
     observed = Observed()
     for _ in range(3):
-        observed.answered(PLAN, [10, 0, 5, 5, 0, 100, 1, 7], 128)
-    observed.computed(PLAN, [5, 5, 0, 100, 1], parts=3)
+        observed.answered(PLAN, [10, 0, 5, 5, 0, 100, 1, 7])
+    observed.batch(PLAN, 3)
     observed.ended(PLAN, "FORWARD_FAILED")
     observed.refused(None, "MODEL_UNKNOWN")
     metrics = observed.collect()
@@ -34,17 +34,18 @@ def test_answers_are_counted_by_status_and_stage() -> None:
     expected = dict.fromkeys(STAGES, 3) | {"features": 0, "tokenize": 0}
     assert counted == expected
     assert series(metrics, "ai_request_seconds") == {("tiny", "1"): 3}
+    assert series(metrics, "ai_batch_rows") == {("tiny", "1"): 1}
 
 
 def test_a_stage_over_its_budget_is_counted_under_its_name() -> None:
-    """At the share nothing, one microsecond above it one."""
+    """At the share nothing, one microsecond above it each."""
     observed = Observed()
     queue_us, forward_us = BUDGET_MS["queue"] * 1_000, BUDGET_MS["forward"] * 1_000
-    observed.answered(PLAN, [queue_us, 0, 0, 0, 0, 0, 0, 1], queue_us)
-    observed.answered(PLAN, [queue_us + 1, 0, 0, 0, 0, 0, 0, 1], queue_us)
-    observed.computed(PLAN, [0, 0, 0, forward_us + 1, 0], parts=4)
+    observed.answered(PLAN, [queue_us, 0, 0, 0, 0, 0, 0, 1])
+    for _ in range(4):
+        observed.answered(PLAN, [queue_us + 1, 0, 0, 0, 0, forward_us + 1, 0, 1])
     overspent = series(observed.collect(), "ai_budget_exceeded_total")
-    assert overspent["tiny", "1", "queue"] == 1
+    assert overspent["tiny", "1", "queue"] == 4
     assert overspent["tiny", "1", "forward"] == 4
     assert overspent["tiny", "1", "reply"] == 0
 
@@ -52,15 +53,15 @@ def test_a_stage_over_its_budget_is_counted_under_its_name() -> None:
 def test_kept_answers_are_bounded() -> None:
     """They are folded into the series before anybody asks."""
     observed = Observed()
-    for _ in range(answers_kept_max + 1):
-        observed.answered(PLAN, [1] * 8, 8)
+    for _ in range(kept_max + 1):
+        observed.answered(PLAN, [1] * 8)
     assert len(observed._of(PLAN).answers) == 1
 
 
 def test_a_version_that_left_keeps_its_series() -> None:
     """Counters never go back; its handles are let go."""
     observed = Observed()
-    observed.answered(PLAN, [1] * 8, 8)
+    observed.answered(PLAN, [1] * 8)
     observed.forget(keep=set())
     assert series(observed.collect(), "ai_request_total") == {("tiny", "1", "ok"): 1}
     assert observed._handles == {}
