@@ -11,6 +11,7 @@ import pytest
 
 from contracts.errors import MeshError
 from contracts.policies import BatchingPolicy, BatchingSpec, LimitsPolicy, LimitsSpec
+from services.orchestrator import execution
 from services.orchestrator.config import access_sample_of
 from services.orchestrator.segment import Segment
 from shared import logs
@@ -129,6 +130,21 @@ async def test_a_deadline_ends_its_request_in_time_and_names_the_hop() -> None:
         await mesh.wait_for(lambda: bool(patient), "the batch mate's answer")
         assert numbers(patient[0]) == [4.0]
         assert (await mesh.conserved())["infer_failed"] == 1
+
+
+async def test_a_silent_runtime_costs_its_share_and_names_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request with more time than one hop may take ends with that hop, and gets its credit
+    back."""
+    monkeypatch.setattr(execution, "_timeout_s", 0.1)
+    async with serving(Mesh()) as mesh:
+        mesh.runtime.is_held = True
+        with failing("DEADLINE_EXCEEDED") as failed:
+            await mesh.infer(1.0, timeout_s=30.0)
+        assert "model_runtime.0-fake0000 did not answer" in failed.error.message
+        assert not mesh.service.pipeline.dispatcher.replicas.all[0].batches
+        await mesh.wait_for(lambda: mesh.runtime.cancelled == 1, "the cancel at the runtime")
 
 
 async def test_a_runtime_that_dies_with_a_batch_is_made_good_on_another() -> None:
