@@ -72,14 +72,16 @@ class ViewLane:
 def take_item(part: Part, item: FeatureBatchItem) -> MeshError | None:
     """Keep what the fabric said of a part; the error if none of it can be used for another reason
     than its rows."""
+    refused = {row.row for row in item.refused}
+    if len(refused) != len(item.refused) or not refused <= set(range(part.rows)):
+        return MeshError("INTERNAL", "the data fabric refused rows that were not asked for")
     part.refused = item.refused
     part.freshness_s = None if item.freshness_s is UNSET else item.freshness_s
-    part.good_rows = part.rows - len(item.refused)
+    part.good_rows = part.rows - len(refused)
     if item.block is not UNSET:
         part.block = item.block
-        return None
-    if item.error is not UNSET and part.good_rows:
+    elif part.good_rows and item.error is not UNSET:
         return MeshError.from_body(item.error)
-    if part.good_rows:
+    elif part.good_rows:
         return MeshError("INTERNAL", "the data fabric gave neither features nor an error")
     return None

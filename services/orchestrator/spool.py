@@ -27,8 +27,8 @@ def receipt_bytes_max(tenant_id: str, request_id: str, entity: str) -> int:
 
 
 class Spool:
-    """The files of this process: `sealed` ones, oldest first, those of dead processes among them;
-    the one that is written; a spare. `on_change` is called when a file is full or a spare used.
+    """The files of this process: `sealed` ones, those that dead processes left before its own; the
+    one that is written; a spare. `on_change` is called when a file is full or a spare used.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Spool:
         return sum(segment.size for segment in self.files())
 
     def files(self) -> list[Segment]:
-        """Every file, the oldest first."""
+        """Every file, in the order in which they are shipped."""
         newest = [segment for segment in (self.current, self._spare) if segment is not None]
         return [*self.sealed, *newest]
 
@@ -93,7 +93,7 @@ class Spool:
         return done
 
     def oldest(self) -> Segment | None:
-        """The oldest file with records that the control plane has not got."""
+        """The first file with records that the control plane has not got."""
         return next((file for file in self.files() if not file.is_acknowledged), None)
 
     def unacknowledged(self) -> int:

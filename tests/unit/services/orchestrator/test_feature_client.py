@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from msgspec import Raw
+
 from contracts.errors import MeshError
+from contracts.features import FeatureBatchItem, RefusedRow
 from services.orchestrator.deadlines import Awaited, Wheel
 from services.orchestrator.feature_client import FeatureClient
-from services.orchestrator.micro_batch import FeatureCall
+from services.orchestrator.micro_batch import FeatureCall, take_item
 from services.orchestrator.request import Outcome, Part
 from shared.clock import ManualClock
 from tests.unit.services.orchestrator.making import classifier, plan_for, rows_request, work_for
@@ -111,3 +114,41 @@ def test_a_lost_call_waits_for_the_next_fabric_once() -> None:
     assert call.parts == case.parts
     call.answered(None, MeshError("CANCELLED", "drain"))
     assert case.ends == [(case.parts[0], "UNAVAILABLE")]
+
+
+def item(*refused: int, **fields: Any) -> FeatureBatchItem:
+    """What a fabric says of one request."""
+    error = MeshError("FEATURE_INVALID", "hour is 25").body("0" * 32)
+    return FeatureBatchItem(refused=[RefusedRow(row=row, error=error) for row in refused], **fields)
+
+
+def part_of(rows: int) -> Part:
+    """A part that waits for features."""
+    return Part(work_for(DELAY, rows_request(rows)), 0, rows, 10)
+
+
+def test_good_rows_keep_their_block_and_bad_ones_their_reason() -> None:
+    """Two of three rows are good."""
+    part = part_of(3)
+    assert take_item(part, item(1, block=Raw(b"\x80"), freshness_s=2.0)) is None
+    assert (part.good_rows, part.freshness_s) == (2, 2.0)
+    assert [refused.row for refused in part.refused] == [1]
+
+
+def test_a_request_without_a_good_row_is_no_error_of_the_call() -> None:
+    """Its rows say why; another error is its own."""
+    stale = MeshError("FEATURE_STALE", "10 h old").body("0" * 32)
+    part = part_of(2)
+    assert take_item(part, item(0, 1, error=stale)) is None
+    assert part.good_rows == 0
+    error = take_item(part_of(2), item(error=stale))
+    assert error is not None
+    assert error.name == "FEATURE_STALE"
+
+
+def test_a_fabric_that_breaks_its_contract_costs_the_request_not_the_process() -> None:
+    """Rows that are not there, a row twice, neither features nor an error."""
+    for broken in (item(2, block=Raw(b"\x80")), item(0, 0, block=Raw(b"\x80")), item(0)):
+        error = take_item(part_of(2), broken)
+        assert error is not None
+        assert error.name == "INTERNAL"
