@@ -26,7 +26,7 @@ check: $(STAMP) ## format, lint, types, import rules, architecture, contract and
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/architecture tests/contracts tests/unit
+	$(BIN)/pytest -n 2 tests/architecture tests/contracts tests/unit
 
 test: check ## everything: real processes, real sockets, real kills
 	$(BIN)/pytest tests --ignore tests/architecture --ignore tests/contracts --ignore tests/unit
