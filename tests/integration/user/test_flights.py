@@ -89,7 +89,7 @@ def test_the_answer_is_found_by_its_trace_id(home: Path) -> None:
     assert trace["combination"]["lineage"] == answer["lineage"]
     assert trace["combination"]["view"] == "departure"
     assert mortise("logs", "--trace", answer["trace_id"], "--home", home).returncode == 0
-    assert "orchestrator 0" in mortise("status", "--home", home).stdout
+    assert "orchestrator.0-" in mortise("status", "--home", home).stdout
 
 
 def test_an_instant_is_the_same_in_every_form(home: Path) -> None:

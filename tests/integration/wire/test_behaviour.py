@@ -102,4 +102,4 @@ def test_drain_tells_those_who_understand_and_closes_the_others(
         assert told.receive()[:3] == [1, 7, None]
         assert plain.receive()[:3] == [1, 7, None]
         assert (told.receive(), plain.receive()) == (None, None)
-    assert toy.stop() == 0
+    assert toy.wait() == 0

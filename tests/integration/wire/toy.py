@@ -42,6 +42,10 @@ class Toy:
     def stop(self) -> int:
         """SIGTERM and wait; its exit code."""
         self.process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until it has ended; its exit code."""
         try:
             code = self.process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:

@@ -6,6 +6,7 @@ on SIGTERM.
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 import time
@@ -21,6 +22,7 @@ from contracts.inference import InferenceResponse, Models, StreamItem, Tensor
 from contracts.limits import connections_max_default
 from contracts.samples import sample
 from contracts.service import Health, Metrics, Statistics
+from shared import parent
 from shared.access import Access
 from shared.rpc.server import DEFERRED, Call, Handler, Server
 
@@ -157,5 +159,6 @@ async def serve(path: str, connections_max: int) -> None:
 
 
 if __name__ == "__main__":
+    parent.bind(os.getppid())  # a test run that is killed leaves no server behind
     cap = int(sys.argv[2]) if len(sys.argv) > 2 else connections_max_default
     uvloop.run(serve(sys.argv[1], cap))
