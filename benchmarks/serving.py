@@ -5,6 +5,9 @@ with the supervisor, and runs one closed-loop client, 64 of them, and an open lo
 a second, each from a generator process of its own (`benchmarks/generator.py`). Prints a table and
 writes `benchmarks/results/serving.json`. Exit code 1 when a request failed.
 
+Before and after, the same generator drives `benchmarks/floor.py`, a server that does nothing: the
+machine is shared and its speed changes, so the figures that compare are the ratios to that floor.
+
 CPU per request is what the process used during the load, the warm-up included in both.
 """
 
@@ -19,6 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.floor import loop_ns
 from benchmarks.generator import WARM_UP_S
 
 ROOT = Path(__file__).parents[1]
@@ -59,12 +63,9 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def run_load(home: Path, kind: str, amount: int, seconds: float) -> dict[str, Any]:
-    """One load; what its generator measured, and the CPU of each service per request."""
-    path = home / ".mortise" / "run" / "orchestrator.sock"
+def generate(path: Path, kind: str, amount: int, seconds: float) -> dict[str, Any]:
+    """One load against a socket; what its generator measured."""
     command = [sys.executable, "-m", "benchmarks.generator", str(path), kind, str(amount)]
-    running = pids(home)
-    before = {service: cpu_s(pid) for service, pid in running.items()}
     done = subprocess.run(
         [*command, str(seconds)],
         cwd=ROOT,
@@ -74,6 +75,33 @@ def run_load(home: Path, kind: str, amount: int, seconds: float) -> dict[str, An
         check=True,
     )
     found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def run_floor(folder: Path, seconds: float) -> dict[str, dict[str, Any]]:
+    """The closed loops against the server that does nothing."""
+    path = folder / "floor.sock"
+    command = [sys.executable, "-m", "benchmarks.floor", str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None, "asked for above"
+        server.stdout.readline()
+        try:
+            return {
+                f"{kind} {amount}": generate(path, kind, amount, seconds)
+                for kind, amount in LOADS
+                if kind == "closed"
+            }
+        finally:
+            server.terminate()
+            server.wait()
+            path.unlink(missing_ok=True)
+
+
+def run_load(home: Path, kind: str, amount: int, seconds: float) -> dict[str, Any]:
+    """One load against the mesh, and the CPU of each service per request."""
+    running = pids(home)
+    before = {service: cpu_s(pid) for service, pid in running.items()}
+    found = generate(home / ".mortise/run/orchestrator.sock", kind, amount, seconds)
     requests = found["answers"] * (seconds + WARM_UP_S) / seconds
     found["cpu_us_per_request"] = {
         service: round((cpu_s(pid) - before[service]) * 1e6 / requests, 1)
@@ -97,29 +125,46 @@ def machine() -> dict[str, Any]:
 def table(loads: dict[str, dict[str, Any]]) -> str:
     """The figures for people."""
     columns = ("per_s", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "errors")
-    rows = [f"{'load':<12}" + "".join(f"{name:>11}" for name in columns)]
+    rows = [f"{'load':<20}" + "".join(f"{name:>11}" for name in columns)]
     rows += [
-        f"{name:<12}" + "".join(f"{found[column]:>11}" for column in columns)
+        f"{name:<20}" + "".join(f"{found[column]:>11}" for column in columns)
         for name, found in loads.items()
     ]
     return "\n".join(rows)
 
 
-def measure(seconds: float) -> dict[str, dict[str, Any]]:
-    """Every load against one mesh."""
+def measure(seconds: float) -> tuple[dict[str, dict[str, Any]], list[dict[str, dict[str, Any]]]]:
+    """Every load against one mesh, and the floor before and after."""
     folder = Path(tempfile.mkdtemp(prefix="mob", dir="/tmp"))
     home = folder / "home"
     shutil.copytree(EXAMPLE, home)
     try:
+        floors = [run_floor(folder, seconds / 2)]
         supervisor(home, "start", "--detach")
         try:
-            return {
+            loads = {
                 f"{kind} {amount}": run_load(home, kind, amount, seconds) for kind, amount in LOADS
             }
         finally:
             supervisor(home, "stop")
+        floors.append(run_floor(folder, seconds / 2))
+        return loads, floors
     finally:
         shutil.rmtree(folder)
+
+
+def to_floor(
+    loads: dict[str, dict[str, Any]], floors: list[dict[str, dict[str, Any]]]
+) -> dict[str, float]:
+    """Throughput at 64 clients as a share of the floor's, p50 at one client as a multiple."""
+
+    def mean(load: str, key: str) -> float:
+        return sum(floor[load][key] for floor in floors) / len(floors)
+
+    return {
+        "per_s_at_64": round(loads["closed 64"]["per_s"] / mean("closed 64", "per_s"), 3),
+        "p50_at_1": round(loads["closed 1"]["p50_ms"] / mean("closed 1", "p50_ms"), 2),
+    }
 
 
 def main() -> int:
@@ -130,14 +175,22 @@ def main() -> int:
     parser.add_argument("--no-save", action="store_true", help="leave the results file alone")
     options = parser.parse_args()
     seconds = min(options.seconds, seconds_max)
-    loads = measure(seconds)
-    print(table(loads))
+    loads, floors = measure(seconds)
+    shown = {f"floor {number} {name}": found for number, floor in enumerate(floors, 1)
+             for name, found in floor.items()}  # fmt: skip
+    ratios = to_floor(loads, floors)
+    speed_ns = loop_ns()
+    print(table({**loads, **shown}))
+    print(f"to the floor: {ratios}; an empty Python loop takes {speed_ns} ns a turn")
     if not options.no_save:
         found = {
             "what": "infer of `tiny`, one row, through the whole mesh",
             "command": f"python -m benchmarks.serving --seconds {seconds:g}",
             "goals": GOALS,
             "loads": loads,
+            "floors": floors,
+            "to_the_floor": ratios,
+            "python_loop_ns": speed_ns,
             "machine": machine(),
             "note": options.note,
         }
