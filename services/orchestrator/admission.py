@@ -32,33 +32,27 @@ def check_identity(body: InferenceRequest, peer: Peer) -> None:
         )
 
 
-def check_form(body: InferenceRequest) -> str:
-    """The one form that the request uses. Raises INVALID_REQUEST."""
-    form = body.form()
-    if body.explain:
-        raise _invalid("explain: explanations do not exist yet")
-    return form
-
-
 def wanted_outputs(body: InferenceRequest, plan: ModelPlan) -> Sequence[int]:
-    """Indices of the outputs that the request asks for; all without `outputs`.
+    """Indices of the outputs that a request with `outputs` asks for.
 
     Raises INVALID_REQUEST naming one that the model does not give."""
-    if body.outputs is UNSET:
-        return plan.every_output
     names = [output.name for output in plan.outputs]
+    assert body.outputs is not UNSET, "without a choice it is every output"
     for name in body.outputs:
         if name not in names:
             raise _invalid(f"{plan.name} has the outputs {names}, received {name[:64]}")
     return [index for index, name in enumerate(names) if name in body.outputs]
 
 
-def check_input(body: InferenceRequest, form: str, plan: ModelPlan) -> tuple[int, int, list[Bytes]]:
+def check_input(body: InferenceRequest, plan: ModelPlan) -> tuple[int, int, list[Bytes]]:
     """Rows, bytes, and the tensors' data in the contract's order (none for raw rows).
 
-    Raises INVALID_REQUEST for a form that the model does not take, tensors that break its contract,
-    or too many rows.
+    Raises INVALID_REQUEST unless the request has exactly one form, and the one that the model
+    takes, tensors that keep its contract, and not too many rows.
     """
+    form = body.form()
+    if body.explain:
+        raise _invalid("explain: explanations do not exist yet")
     if form != plan.form:
         raise _invalid(f"{plan.name} takes {plan.form}, received {form}")
     if body.sampling is not UNSET:
@@ -77,14 +71,11 @@ def check_input(body: InferenceRequest, form: str, plan: ModelPlan) -> tuple[int
 
 def divide(work: Work, tensors: list[Bytes], window_of: Callable[[str], Window]) -> list[Part]:
     """The parts of a request whose `rows` and `bytes` are known, each of at most a batch's rows."""
-    plan, rows = work.plan, work.rows
+    plan, rows, raw = work.plan, work.rows, work.body.rows
     size = max(work.bytes, rows * plan.answer_row_bytes)
     spans = ONE if rows == 1 else spans_of(rows, size // rows, window_of(plan.name))
-    raw = work.body.rows
     if len(spans) == 1:
-        part = Part(work, 0, rows, size)
-        part.tensors, part.raw_rows = tensors, raw
-        return [part]
+        return [Part(work, 0, rows, size, tensors, raw)]
     parts = [Part(work, start, count, count * (size // rows)) for start, count in spans]
     if raw is not UNSET:
         for part, some in zip(parts, divide_rows(raw, spans), strict=True):

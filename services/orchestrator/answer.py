@@ -17,7 +17,6 @@ from contracts.lineage import Lineage, Receipt
 from contracts.stages import Timing
 from services.orchestrator.batching import drop_rows
 from services.orchestrator.combinations import Combined
-from services.orchestrator.execution import join
 from services.orchestrator.output_contract import check_predictions
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Part, Work
@@ -32,10 +31,8 @@ def statuses(work: Work) -> list[Item] | UnsetType:
     Raises OUTPUT_INVALID for an answer that breaks the model's contract, and the first row's error
     when no row is good.
     """
-    plan, parts, is_whole = work.plan, work.parts, True
-    if not plan.labels and len(parts) == 1 and not parts[0].refused and not parts[0].errors:
-        return UNSET
-    for part in parts:
+    plan, is_whole = work.plan, True
+    for part in work.parts:
         failed = len(part.errors) if part.errors else 0
         is_whole = is_whole and not failed and not part.refused
         if plan.labels and part.good_rows:
@@ -131,22 +128,25 @@ def receipt_of(
 
 
 def _outputs_of(work: Work, rows: int) -> list[Tensor]:
+    """The wanted outputs: the parts' rows joined, failed ones left out."""
+    plans, parts = work.plan.outputs, work.parts
     tensors = []
     for index in work.outputs:
-        plan = work.plan.outputs[index]
-        pieces = [_rows_of(part, index, plan.row_bytes) for part in work.parts if part.good_rows]
+        plan = plans[index]
+        data = _rows_of(parts[0], index, plan.row_bytes)
+        if len(parts) > 1:
+            pieces = [_rows_of(part, index, plan.row_bytes) for part in parts]
+            data = memoryview(b"".join(pieces))
         shape = [rows, *plan.row_shape]
-        tensors.append(
-            Tensor(name=plan.name, datatype=plan.datatype, shape=shape, data=join(pieces))
-        )
+        tensors.append(Tensor(name=plan.name, datatype=plan.datatype, shape=shape, data=data))
     return tensors
 
 
 def _rows_of(part: Part, index: int, row_bytes: int) -> memoryview:
     """The part's rows of one output, failed ones left out; not copied if there are none."""
     batch = part.batch
-    assert batch is not None, "a part with good rows was in a batch"
-    assert batch.executed is not None, "which was answered"
+    if batch is None or batch.executed is None:
+        return memoryview(b"")  # none of its rows was good
     joined = cast(memoryview, batch.executed.outputs[index].data)
     start = part.batch_row * row_bytes
     data = joined[start : start + part.good_rows * row_bytes]

@@ -36,14 +36,6 @@ def leaves_at(rows: int, oldest_s: float, window: Window, *, is_idle: bool) -> f
     return oldest_s + window.wait_s
 
 
-def fits(rows: int, size: int, part_rows: int, part_bytes: int, window: Window) -> bool:
-    """Whether a batch of `rows` and `size` bytes takes this part too. An empty one takes any: a
-    part made under an earlier, larger window must not wait for ever."""
-    return rows == 0 or (
-        rows + part_rows <= window.rows_max and size + part_bytes <= window.bytes_max
-    )
-
-
 def spans_of(rows: int, row_bytes: int, window: Window) -> list[tuple[int, int]]:
     """(start, rows) of each part of a request of `rows` ≥ 1 rows."""
     step = max(1, min(window.rows_max, window.bytes_max // max(1, row_bytes)))

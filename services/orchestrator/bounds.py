@@ -35,6 +35,7 @@ class Bounds:
         self.bytes = 0
         self._limits: dict[str, LimitsSpec] = {}
         self._default = LimitsSpec()
+        self._bounds_requests = False
         self._models: dict[str, Usage] = {}
         self._tenants: dict[str, Usage] = {}
 
@@ -42,6 +43,7 @@ class Bounds:
         """The limits from now on; what is in flight stays counted."""
         limits = {row.name: row.spec for row in policies if isinstance(row, LimitsPolicy)}
         self._default = limits.pop(EVERY, LimitsSpec())
+        self._bounds_requests = self._default.in_flight_max is not UNSET
         self._limits = limits
 
     def take(self, model: str, tenant: str, rows: int, size: int) -> None:
@@ -59,13 +61,15 @@ class Bounds:
         of_tenant = self._tenants.get(tenant)
         if of_tenant is None:
             of_tenant = self._tenants[tenant] = Usage()
-        try:
-            _check("model", model, of_model, rows, self._limits.get(model, self._default))
-            if tenant in self._limits:
-                _check("tenant", tenant, of_tenant, rows, self._limits[tenant])
-        except MeshError:
-            self._forget_unused(model, tenant)
-            raise
+        limits = self._limits
+        if limits or of_model.rows + rows > self._default.queue_rows_max or self._bounds_requests:
+            try:
+                _check("model", model, of_model, rows, limits.get(model, self._default))
+                if tenant in limits:
+                    _check("tenant", tenant, of_tenant, rows, limits[tenant])
+            except MeshError:
+                self._forget_unused(model, tenant)
+                raise
         self.requests += 1
         self.bytes += size
         of_model.requests += 1

@@ -31,10 +31,10 @@ it, and if that fails too, what the caller is told."""
 
 
 class Dispatcher:
-    """Batches parts and hands them to replicas; on the loop's thread only.
+    """Batches what is in `queue` and hands it to replicas; on the loop's thread only.
 
-    Each submitted part whose request has not ended before is once in a call of `on_done`, or
-    given to `on_failed`.
+    Each part whose request has not ended before is once in a call of `on_done`, or given to
+    `on_failed`.
     """
 
     def __init__(
@@ -59,11 +59,6 @@ class Dispatcher:
         self._window_ends_s = _NEVER_S
         self._window: asyncio.TimerHandle | None = None
 
-    def submit(self, part: Part, now_s: float) -> None:
-        """The part has everything that a runtime needs."""
-        self.queue.push(part, now_s)
-        self.wake()
-
     def forget(self, part: Part) -> None:
         """The request of a waiting or travelling part ended; a batch that nobody waits for any
         more is abandoned."""
@@ -83,9 +78,9 @@ class Dispatcher:
 
     def _pump_once(self) -> None:
         self._is_pump_due = False
-        self._pump()
+        self.pump()
 
-    def _pump(self) -> bool:
+    def pump(self) -> bool:
         """Send what may leave now; whether anything did."""
         if not self.queue.parts:
             return False
@@ -127,7 +122,7 @@ class Dispatcher:
 
     def _window_ended(self) -> None:
         self._window_ends_s, self._window = _NEVER_S, None
-        self._pump()
+        self.pump()
 
     def _answered(self, batch: Batch, executed: Executed | None, error: MeshError | None) -> None:
         if executed is not None:
@@ -136,7 +131,7 @@ class Dispatcher:
             except MeshError as broken:
                 error = broken
         # The runtime gets its next batch before the answers of this one are written.
-        if self._pump():
+        if self.pump():
             asyncio.get_running_loop().call_soon(self._report, batch, error)
         else:
             self._report(batch, error)
@@ -154,10 +149,11 @@ class Dispatcher:
                 continue  # it ended with another part of its request, just now
             if self._try_again(part, error):
                 part.batch = None
-                self.submit(part, now_s)
+                self.queue.push(part, now_s)
             else:
                 name = _AGAIN.get(error.name, error.name)
                 self._on_failed(part, MeshError(name, error.message, details=error.details))
+        self.wake()
 
     def _try_again(self, part: Part, error: MeshError) -> bool:
         """Whether the part waits once more. A full runtime did not begin with it."""

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from msgspec import Raw
+
 from contracts.errors import ErrorBody, MeshError
 from contracts.execution import Execute, Executed
 from contracts.inference import Tensor
 from contracts.methods import METHODS
 from services.orchestrator.output_contract import check_outputs
-from services.orchestrator.plan import ModelPlan
-from services.orchestrator.request import Bytes, Part, Where
+from services.orchestrator.plan import ModelPlan, TensorPlan
+from services.orchestrator.request import Part, Where
 from services.orchestrator.stamps import batch_stages
 from shared.deadline import remaining_us, share_deadline
 
@@ -71,26 +73,38 @@ class Batch:
     def encode(self, now_s: float) -> Execute:
         """The frame's body: each input's rows joined, or the blocks spliced."""
         parts, plan = self.parts, self.plan
-        joined = [
-            Tensor(
-                name=tensor.name,
-                datatype=tensor.datatype,
-                shape=[self.rows, *tensor.row_shape],
-                data=join([part.tensors[index] for part in parts]),
-            )
-            for index, tensor in enumerate(plan.inputs)
-            if plan.view is None
-        ]
+        rows, risk_levels, deadlines_us, trace_ids = [], [], [], []
+        for part in parts:
+            work = part.work
+            rows.append(part.good_rows)
+            risk_levels.append(work.body.risk_level)
+            deadlines_us.append(remaining_us(work.deadline_s, now_s))
+            trace_ids.append(work.call.trace_id)
+        tensors: list[Tensor] = []
+        blocks: list[Raw] = []
+        if plan.view is None:
+            tensors = [self._join(index, tensor) for index, tensor in enumerate(plan.inputs)]
+        else:
+            blocks = [part.block for part in parts if part.block is not None]
         return Execute(
             model_name=plan.name,
             model_version=plan.version,
-            rows=[part.good_rows for part in parts],
-            risk_levels=[part.work.body.risk_level for part in parts],
-            deadlines_us=[remaining_us(part.work.deadline_s, now_s) for part in parts],
-            tensors=joined,
-            blocks=[part.block for part in parts if part.block is not None],
-            trace_ids=[part.work.call.trace_id for part in parts],
+            rows=rows,
+            risk_levels=risk_levels,
+            deadlines_us=deadlines_us,
+            tensors=tensors,
+            blocks=blocks,
+            trace_ids=trace_ids,
         )
+
+    def _join(self, index: int, plan: TensorPlan) -> Tensor:
+        """One input of every part; a single one is not copied."""
+        parts = self.parts
+        data = parts[0].tensors[index]
+        if len(parts) > 1:
+            data = b"".join([part.tensors[index] for part in parts])
+        shape = [self.rows, *plan.row_shape]
+        return Tensor(name=plan.name, datatype=plan.datatype, shape=shape, data=memoryview(data))
 
     def deliver(self, executed: Executed) -> None:
         """Take the answer, of which each part has its rows from `batch_row` on.
@@ -112,10 +126,3 @@ class Batch:
             if part.errors is None:
                 part.errors = {}
             part.errors[row - (ends[index] - part.good_rows)] = error
-
-
-def join(pieces: Sequence[Bytes]) -> memoryview:
-    """The pieces one after the other; a single one is not copied."""
-    if len(pieces) > 1:
-        return memoryview(b"".join(pieces))
-    return memoryview(pieces[0])

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from heapq import heappop, heappush, heapreplace
 
-from services.orchestrator.batching import Window, fits
+from services.orchestrator.batching import Window
 from services.orchestrator.config import flows_idle_max
 from services.orchestrator.request import Part
 
@@ -35,21 +35,14 @@ class Flow:
         self.parts: deque[Part] = deque()
         self._dead = 0
 
-    def push(self, part: Part) -> None:
-        """Add a part behind those with the same or an earlier deadline."""
-        parts = self.parts
-        part.flow = self
-        if parts and part.work.deadline_s < parts[-1].work.deadline_s:
-            insort(parts, part, key=_deadline_s)
-        else:
-            parts.append(part)
-
     def forget(self, part: Part) -> None:
         """The part ended while it waited."""
         part.flow = None
         self._dead += 1
         if self._dead > _compact_min and self._dead * 2 > len(self.parts):
-            self.parts = deque(part for part in self.parts if part.flow is not None)
+            living = [part for part in self.parts if part.flow is not None]
+            self.parts.clear()
+            self.parts.extend(living)
             self._dead = 0
 
     def drop_dead(self) -> None:
@@ -61,10 +54,14 @@ class Flow:
 
 
 class FairOrder:
-    """Flows in order of their starts; `time` is the start of the latest service."""
+    """Flows in order of their starts. `rows` good rows of `parts` wait; `served` is what has left,
+    in rows ÷ the weight of their classes."""
 
     def __init__(self, weights: Mapping[int, float]) -> None:
         self.weights = weights
+        self.rows = 0
+        self.parts = 0
+        self.served = 0.0
         self._time = 0.0
         self._flows: dict[tuple[int, str], Flow] = {}
         self._waiting = dict.fromkeys(weights, 0)
@@ -72,46 +69,70 @@ class FairOrder:
         self._pushed = 0
 
     def push(self, part: Part) -> None:
-        """The part waits in its tenant's flow."""
+        """The part waits in its tenant's flow, behind those with the same or an earlier
+        deadline."""
         body = part.work.body
-        key = (body.risk_level, body.tenant_id)
-        flow = self._flows.get(key)
+        flow = self._flows.get((body.risk_level, body.tenant_id))
         if flow is None:
-            if len(self._flows) >= flows_idle_max:
-                self._flows = {key: flow for key, flow in self._flows.items() if flow.is_waiting}
-            flow = self._flows[key] = Flow(body.risk_level)
-        flow.push(part)
+            flow = self._new_flow(body.risk_level, body.tenant_id)
+        parts = flow.parts
+        part.flow = flow
+        if parts and part.work.deadline_s < parts[-1].work.deadline_s:
+            insort(parts, part, key=_deadline_s)
+        else:
+            parts.append(part)
+        self.rows += part.good_rows
+        self.parts += 1
         if not flow.is_waiting:
             flow.is_waiting = True
             self._waiting[flow.risk_level] += 1
             self._pushed += 1
             heappush(self._heap, (max(flow.finish, self._time), self._pushed, flow))
 
+    def forget(self, part: Part) -> None:
+        """The part ended while it waited."""
+        assert part.flow is not None, "only a waiting part can be forgotten"
+        part.flow.forget(part)
+        self.rows -= part.good_rows
+        self.parts -= 1
+
     def take(self, window: Window) -> list[Part]:
-        """The next parts that make a batch together."""
+        """The next parts that make a batch together: in order, until one does not fit. The first
+        one always does: a part made under an earlier, larger window must not wait for ever."""
         heap, weights, waiting = self._heap, self.weights, self._waiting
         batch: list[Part] = []
         rows = size = 0
         while heap:
             start, _, flow = heap[0]
-            flow.drop_dead()
-            if flow.parts:
-                part = flow.parts[0]
-                if not fits(rows, size, part.good_rows, part.bytes, window):
-                    break
-                flow.parts.popleft()
-                part.flow = None
-                batch.append(part)
+            parts = flow.parts
+            if parts and parts[0].flow is None:
+                flow.drop_dead()
+            if parts:
+                part = parts[0]
                 rows += part.good_rows
                 size += part.bytes
+                if batch and (rows > window.rows_max or size > window.bytes_max):
+                    break
+                parts.popleft()
+                part.flow = None
+                batch.append(part)
+                weight = weights[flow.risk_level]
+                flow.finish = start + part.good_rows * waiting[flow.risk_level] / weight
                 self._time = start
-                share = weights[flow.risk_level] / waiting[flow.risk_level]
-                flow.finish = start + part.good_rows / share
-            if flow.parts:
+                self.rows -= part.good_rows
+                self.served += part.good_rows / weight
+            if parts:
                 self._pushed += 1
                 heapreplace(heap, (flow.finish, self._pushed, flow))
             else:
                 heappop(heap)
                 flow.is_waiting = False
                 waiting[flow.risk_level] -= 1
+        self.parts -= len(batch)
         return batch
+
+    def _new_flow(self, risk_level: int, tenant_id: str) -> Flow:
+        if len(self._flows) >= flows_idle_max:
+            self._flows = {key: flow for key, flow in self._flows.items() if flow.is_waiting}
+        flow = self._flows[risk_level, tenant_id] = Flow(risk_level)
+        return flow

@@ -17,6 +17,8 @@ from contracts.types import UNSET
 from services.orchestrator.config import answer_overhead_bytes
 from shared.pack_digests import canonical, sha256
 
+Key = tuple[str, str, str]
+"""Name, version and digest of a model version."""
 _status_bytes = 16
 """`{"status": "ok"}`; the few rows that fail with a longer one are in the answer's overhead."""
 
@@ -67,7 +69,7 @@ class ModelPlan:
     actions: frozenset[tuple[int, str]]
     view: ViewReference | None
     freshness_s: float
-    key: tuple[str, str, str]
+    key: Key
 
 
 def compile_plan(

@@ -15,62 +15,23 @@ from services.orchestrator.request import Part, Where
 _compact_min = 64
 
 
-class Lane:
-    """What waits for one model version: `parts` with `rows` good rows.
-
-    `finish` is where its service ended, in rows ÷ weight.
-    """
+class Lane(FairOrder):
+    """What waits for one model version. `turn` is where its last service ended, on the scale of
+    all lanes."""
 
     def __init__(self, plan: ModelPlan, window: Window, weights: Mapping[int, float]) -> None:
+        super().__init__(weights)
         self.plan = plan
         self.window = window
-        self.rows = 0
-        self.parts = 0
-        self.finish = 0.0
-        self._order = FairOrder(weights)
-        self._arrivals: deque[Part] = deque()
-
-    def set_weights(self, weights: Mapping[int, float]) -> None:
-        """Weights of the risk classes from now on."""
-        self._order.weights = weights
-
-    def push(self, part: Part, now_s: float) -> None:
-        """The part waits from now on."""
-        part.where = Where.QUEUE
-        part.entered_s = now_s
-        self._order.push(part)
-        self._arrivals.append(part)
-        self.rows += part.good_rows
-        self.parts += 1
-
-    def forget(self, part: Part) -> None:
-        """The part ended while it waited here."""
-        assert part.flow is not None, "only a waiting part can be forgotten"
-        part.flow.forget(part)
-        self._left(1, part.good_rows)
+        self.turn = 0.0
+        self.arrivals: deque[Part] = deque()
 
     def oldest_s(self) -> float:
         """When the first of the waiting parts arrived; `parts` ≥ 1."""
-        arrivals = self._arrivals
+        arrivals = self.arrivals
         while arrivals[0].flow is None:
             arrivals.popleft()
         return arrivals[0].entered_s
-
-    def take(self) -> list[Part]:
-        """The next batch in fair order; `parts` ≥ 1."""
-        batch = self._order.take(self.window)
-        weights, rows = self._order.weights, 0
-        for part in batch:
-            rows += part.good_rows
-            self.finish += part.good_rows / weights[part.work.body.risk_level]
-        self._left(len(batch), rows)
-        return batch
-
-    def _left(self, parts: int, rows: int) -> None:
-        self.rows -= rows
-        self.parts -= parts
-        if len(self._arrivals) > 2 * self.parts + _compact_min:
-            self._arrivals = deque(part for part in self._arrivals if part.flow is not None)
 
 
 class Queue:
@@ -89,8 +50,7 @@ class Queue:
         self._weights = weights
         self._lanes = {plan: lane for plan, lane in self._lanes.items() if lane.parts}
         for plan, lane in self._lanes.items():
-            lane.window = window_of(plan.name)
-            lane.set_weights(weights)
+            lane.window, lane.weights = window_of(plan.name), weights
 
     def push(self, part: Part, now_s: float) -> None:
         """The part waits for its model version from now on."""
@@ -99,28 +59,42 @@ class Queue:
         if lane is None:
             lane = self._lanes[plan] = Lane(plan, self.window_of(plan.name), self._weights)
         if not lane.parts:
-            lane.finish = max(lane.finish, self._time)
-        lane.push(part, now_s)
+            lane.turn = max(lane.turn, self._time)
+            lane.arrivals.clear()
+        part.where = Where.QUEUE
+        part.entered_s = now_s
+        lane.push(part)
+        lane.arrivals.append(part)
         self.parts += 1
 
     def forget(self, part: Part) -> None:
         """The part ended while it waited."""
-        self._lanes[part.work.plan].forget(part)
+        lane = self._lanes[part.work.plan]
+        lane.forget(part)
         self.parts -= 1
+        self._tidy(lane)
 
     def waiting(self) -> list[Lane]:
         """The lanes that have parts, whose turn it is first."""
         lanes = [lane for lane in self._lanes.values() if lane.parts]
         if len(lanes) > 1:
-            lanes.sort(key=lambda lane: lane.finish)
+            lanes.sort(key=lambda lane: lane.turn)
         return lanes
 
     def take(self, lane: Lane) -> list[Part]:
         """The lane's next batch."""
-        self._time = max(self._time, lane.finish)
-        batch = lane.take()
+        before = lane.served
+        batch = lane.take(lane.window)
+        self._time = max(self._time, lane.turn)
+        lane.turn += lane.served - before
         self.parts -= len(batch)
+        self._tidy(lane)
         return batch
+
+    def _tidy(self, lane: Lane) -> None:
+        """Arrivals that left are dropped when they outnumber those that wait."""
+        if len(lane.arrivals) > 2 * lane.parts + _compact_min:
+            lane.arrivals = deque(part for part in lane.arrivals if part.flow is not None)
 
     @property
     def rows(self) -> int:

@@ -9,14 +9,12 @@ from contracts.service import Health
 from contracts.types import Empty
 from services.orchestrator.config import introduction_s_max
 from services.orchestrator.execution import Batch
+from services.orchestrator.plan import Key
 from shared import logs
 from shared.clock import Clock
 from shared.rpc.client import RpcClient
 
 log = logs.get("services.orchestrator.replicas")
-
-Key = tuple[str, str, str]
-"""Name, version and digest of a model version."""
 
 
 class Replica:

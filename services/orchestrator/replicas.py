@@ -18,8 +18,8 @@ from services.orchestrator.config import (
 )
 from services.orchestrator.deadlines import Awaited, Wheel
 from services.orchestrator.execution import Batch
-from services.orchestrator.plan import ModelPlan
-from services.orchestrator.replica import Key, Replica
+from services.orchestrator.plan import Key, ModelPlan
+from services.orchestrator.replica import Replica
 from shared import logs
 from shared.clock import Clock
 from shared.deadline import remaining_ms
@@ -31,8 +31,11 @@ _NOT_HERE = frozenset({"MODEL_NOT_READY", "MODEL_UNKNOWN"})
 
 
 class Replicas:
-    """Every runtime socket of the home. `on_answer` gets each batch that was sent, once, unless it
-    was abandoned; `on_change` is called when a batch may go where it could not before."""
+    """Every runtime socket of the home; `ready` has the replicas that take a version now.
+
+    `on_answer` gets each batch that was sent, once, unless it was abandoned; `on_change` is called
+    when a batch may go where it could not before.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class Replicas:
         self._on_answer = on_answer
         self._on_change = on_change
         self._wanted: frozenset[Key] = frozenset()
-        self._ready: dict[Key, list[Replica]] = {}
+        self.ready: dict[Key, list[Replica]] = {}
         self._left_s: dict[Key, float] = {}
         self._started_s = clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -62,10 +65,6 @@ class Replicas:
         for replica in self.all:
             replica.poll_due.set()
 
-    def is_ready(self, plan: ModelPlan) -> bool:
-        """A replica takes this version now."""
-        return plan.key in self._ready
-
     def is_expected(self, plan: ModelPlan) -> bool:
         """It was ready, or this process began, less than `ready_grace_s` ago."""
         left_s = self._left_s.get(plan.key, self._started_s)
@@ -73,7 +72,7 @@ class Replicas:
 
     def ready_count(self, key: Key) -> int:
         """How many replicas have this version ready."""
-        return len(self._ready.get(key, ()))
+        return len(self.ready.get(key, ()))
 
     def states(self, key: Key) -> Collection[str]:
         """What the replicas say of this version."""
@@ -85,13 +84,13 @@ class Replicas:
         }
 
     def _changed(self) -> None:
-        before = self._ready
-        self._ready = {}
+        before = self.ready
+        self.ready = {}
         for replica in self.all:
             for key in replica.ready:
-                self._ready.setdefault(key, []).append(replica)
+                self.ready.setdefault(key, []).append(replica)
         now_s = self._clock.monotonic()
-        for key in before.keys() - self._ready.keys():
+        for key in before.keys() - self.ready.keys():
             if key in self._wanted:
                 self._left_s[key] = now_s
         self._on_change()
@@ -101,7 +100,7 @@ class Replicas:
     def choose(self, plan: ModelPlan, now_s: float) -> Replica | None:
         """The replica that has the version ready, a credit, and the least to do."""
         best = None
-        for replica in self._ready.get(plan.key, ()):
+        for replica in self.ready.get(plan.key, ()):
             if replica.has_credit(now_s) and (
                 best is None or len(replica.batches) < len(best.batches)
             ):
@@ -181,7 +180,7 @@ class Replicas:
                 await replica.poll()
             except MeshError as error:
                 log.debug("replica_silent", index=replica.index, reason=str(error))
-            is_whole = self._wanted <= self._ready.keys()
+            is_whole = self._wanted <= self.ready.keys()
             try:
                 async with asyncio.timeout(models_poll_s if is_whole else models_poll_s_min):
                     await replica.poll_due.wait()

@@ -93,8 +93,6 @@ class Part:
     `features_s` is a duration.
     """
 
-    raw_rows: Raw | UnsetType = UNSET
-    tensors: Sequence[Bytes] = ()
     block: Raw | None = None
     asked: "FeatureCall | None" = None
     features: "FeatureAnswer | None" = None
@@ -111,21 +109,31 @@ class Part:
     entered_s = 0.0
     features_s = 0.0
 
-    def __init__(self, work: "Work", start: int, rows: int, size: int) -> None:
+    def __init__(
+        self,
+        work: "Work",
+        start: int,
+        rows: int,
+        size: int,
+        tensors: Sequence[Bytes] = (),
+        raw_rows: Raw | UnsetType = UNSET,
+    ) -> None:
         self.work = work
         self.start = start
         self.rows = self.good_rows = rows
         self.bytes = size
+        self.tensors = tensors
+        self.raw_rows = raw_rows
 
 
 class Work:
     """An admitted request under the policies of `table`. `outputs` are the indices of those of the
-    contract's outputs that it wants, `bytes` the size of its input; `slot` is the wheel's."""
+    contract's outputs that it wants, `bytes` the size of its input, `reserved_bytes` that of its
+    receipt; `slot` is the wheel's."""
 
     outcome: Outcome | None = None
     parts: Sequence[Part] = ()
     parts_left = 0
-    reserved_bytes = 0
     slot = 0
 
     def __init__(
@@ -134,28 +142,29 @@ class Work:
         table: "RouteTable",
         plan: "ModelPlan",
         variant: Variant,
+        request_id: str,
         outputs: Sequence[int],
         rows: int,
         size: int,
+        reserved_bytes: int,
     ) -> None:
         self.call = call
         self.body: InferenceRequest = call.body
         self.table = table
         self.plan = plan
         self.variant = variant
+        self.request_id = request_id
         self.outputs = outputs
         self.rows = rows
         self.bytes = size
-        self.request_id = call.trace_id if self.body.id is UNSET else self.body.id
+        self.reserved_bytes = reserved_bytes
         self.received_s = call.received_s
         self.deadline_s = call.deadline_s
 
     def end(self, outcome: Outcome) -> None:
-        """The request is over. A second end is a programmer's error."""
+        """The request is over; what it held is dropped, so that nothing of it outlives its answer
+        and no cycle is left. A second end is a programmer's error."""
         assert self.outcome is None, f"request {self.call.trace_id} ended twice"
         self.outcome = outcome
-
-    def let_go(self) -> None:
-        """Drop what it held, so that nothing of it outlives its answer and no cycle is left."""
         self.parts = ()
         self.call.on_cancel = None

@@ -6,7 +6,7 @@ alias or split without a ready replica gives way to the declared fallback if tha
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol
@@ -28,7 +28,7 @@ from contracts.policies import (
     SplitSpec,
 )
 from contracts.types import UNSET
-from services.orchestrator.plan import ModelPlan
+from services.orchestrator.plan import Key, ModelPlan
 
 PlanOf = Callable[[str, str, str], ModelPlan]
 """(model, version, digest) → its plan; raises PACK_INVALID."""
@@ -39,8 +39,9 @@ retry_after_ms = 250
 class Readiness(Protocol):
     """What the replicas say of a version."""
 
-    def is_ready(self, plan: ModelPlan) -> bool:
-        """A replica takes it now."""
+    @property
+    def ready(self) -> Container[Key]:
+        """Versions that a replica takes now."""
 
     def is_expected(self, plan: ModelPlan) -> bool:
         """A replica had it a moment ago and is coming back."""
@@ -134,14 +135,14 @@ class RouteTable:
         does not exist, MODEL_NOT_READY when no replica has the version ready."""
         if body.model_version is UNSET:
             default = self._defaults.get(body.model_name)
-            if default is not None and replicas.is_ready(default.plan):
+            if default is not None and default.plan.key in replicas.ready:
                 return default
         version, variant = self._version(body, trace_id)
         plan = self.plans.get(body.model_name, {}).get(version)
-        if plan is not None and replicas.is_ready(plan):
+        if plan is not None and plan.key in replicas.ready:
             return Choice(plan, variant)
         fallback = None if variant == "pinned" else self._fallback(body.model_name)
-        if fallback is not None and replicas.is_ready(fallback):
+        if fallback is not None and fallback.key in replicas.ready:
             return Choice(fallback, "fallback")
         if plan is not None and replicas.is_expected(plan):
             return Choice(plan, variant)

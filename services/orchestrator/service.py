@@ -127,7 +127,7 @@ class Orchestrator(Service):
         Degraded: something that a route needs is missing, or receipts do not get away."""
         table, replicas = self.pipeline.table, self.pipeline.dispatcher.replicas
         routed = table.routed()
-        missing = [plan for plan in routed if not replicas.is_ready(plan)]
+        missing = [plan for plan in routed if plan.key not in replicas.ready]
         reasons = [f"{plan.name} {plan.version} is ready on no replica" for plan in missing]
         reasons += table.faults
         if any(plan.view for plan in routed) and not self.pipeline.features.is_there:

@@ -15,15 +15,11 @@ from services.orchestrator.segment import HEADER_BYTES, Segment, overhead_bytes
 RECEIPT, COMBINATION = b"R", b"C"
 """First byte of a record."""
 receipt_fixed_bytes = 1_024
-"""The longest receipt without its tenant, id and entity: ids, digest, three hops, 20 numbers."""
+"""The longest record of a receipt without its tenant, id and entity, whose characters take at most
+4 bytes each: ids, digest, three hops, 20 numbers."""
 kept_free_bytes = 256 * 1024
 """Of each file, for combinations (about 1.3 KB each) and the rest that no receipt fits into."""
 retry_after_ms = 250
-
-
-def receipt_bytes_max(tenant_id: str, request_id: str, entity: str) -> int:
-    """An upper bound of a receipt's record; a character takes at most 4 bytes."""
-    return receipt_fixed_bytes + 4 * (len(tenant_id) + len(request_id) + len(entity))
 
 
 class Spool:
@@ -102,14 +98,16 @@ class Spool:
 
     # Receipts.
 
-    def reserve(self, size: int) -> None:
-        """Keep `size` bytes for the receipt of a request that is admitted.
+    def reserve(self, tenant_id: str, request_id: str, entity: str) -> int:
+        """Keep room for the receipt of a request that is admitted; how much, for `release`.
 
-        Raises DISK_FULL or OVERLOADED when there is no room for it.
+        Raises DISK_FULL or OVERLOADED when there is none.
         """
+        size = receipt_fixed_bytes + 4 * (len(tenant_id) + len(request_id) + len(entity))
         if self._reserved + size > self._room:
             raise self._refusal()
         self._reserved += size
+        return size
 
     def release(self, size: int) -> None:
         """The request ended; its receipt is written or there is none."""
@@ -133,7 +131,11 @@ class Spool:
         """
         current = self.current
         size = len(receipt) + 1 + overhead_bytes
-        if current is None or size > current.room or combined.snapshot not in self._named:
+        if (
+            current is None
+            or size > current.size - current.end
+            or combined.snapshot not in self._named
+        ):
             current = self._prepare(size, combined)
         current.append(RECEIPT + receipt)
         self._room -= size

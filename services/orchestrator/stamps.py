@@ -3,15 +3,10 @@
 Stamps of other processes are absolute monotonic microseconds, which compare on one machine.
 """
 
-from typing import TYPE_CHECKING
-
 from contracts.errors import MeshError
 from contracts.execution import Executed
 from contracts.stages import STAGES, Hop, Timing
-from services.orchestrator.request import Where, Work
-
-if TYPE_CHECKING:
-    from services.orchestrator.execution import Batch
+from services.orchestrator.request import Part, Where, Work
 
 
 def batch_stages(taken_s: float, sent_s: float, answered_s: float, executed: Executed) -> list[int]:
@@ -29,23 +24,34 @@ def batch_stages(taken_s: float, sent_s: float, answered_s: float, executed: Exe
     return [int((sent_s - taken_s) * 1e6) + wait, transfer, tokenize, forward, postprocess]
 
 
-def stage_times(work: Work, features_s: float, batch: "Batch", replied_s: float) -> list[int]:
-    """Microseconds in the order of STAGES of a request whose last part came back with `batch`,
-    after `features_s` seconds at the fabric; they sum to the time from the frame to the reply."""
-    features = int(features_s * 1e6)
-    queue = int((batch.taken_s - work.received_s) * 1e6) - features
+def timing(work: Work, last: Part, instance: str, replied_s: float) -> tuple[list[int], Timing]:
+    """Microseconds in the order of STAGES, and the reply's timing, of a request whose `last` part
+    came back with its batch. The stages sum to `total`, the time from the frame to the reply.
+    """
+    batch, fabric = last.batch, last.features
+    assert batch is not None, "a request with a good row was in a batch"
+    assert batch.executed is not None, "which was answered"
+    features = int(last.features_s * 1e6)
+    queue = max(0, int((batch.taken_s - work.received_s) * 1e6) - features)
+    gathered, transfer, tokenize, forward, postprocess = batch.stages_us
     reply = int((replied_s - batch.answered_s) * 1e6)
-    return [max(0, queue), features, *batch.stages_us, reply]
-
-
-def timing(stages_us: list[int], total_us: int, hops: list[Hop]) -> Timing:
-    """The reply's timing; `total_us` is the sum of the stages."""
-    queue, features, batch, transfer, tokenize, forward, postprocess, reply = stages_us
-    return Timing(
-        total=total_us,
+    stages = [queue, features, gathered, transfer, tokenize, forward, postprocess, reply]
+    total = sum(stages)
+    start = int(work.received_s * 1e6)
+    executed = batch.executed
+    received, sent = executed.received_us - start, executed.sent_us - start
+    hops = [
+        Hop(instance=instance, received=0, sent=total),
+        Hop(instance=batch.instance, received=received, sent=sent),
+    ]
+    if fabric is not None:
+        received, sent = fabric.received_us - start, fabric.sent_us - start
+        hops.insert(1, Hop(instance=fabric.instance, received=received, sent=sent))
+    return stages, Timing(
+        total=total,
         queue=queue,
         features=features,
-        batch=batch,
+        batch=gathered,
         transfer=transfer,
         tokenize=tokenize,
         forward=forward,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from contracts.errors import MeshError
 from contracts.inference import DATATYPE_BYTES, Tensor
-from services.orchestrator.numbers import pack_numbers
+from services.orchestrator.numbers import Number, pack_numbers
 from services.orchestrator.plan import TensorPlan
 from services.orchestrator.request import Bytes
 
@@ -26,13 +26,20 @@ def check_tensors(given: Sequence[Tensor], plans: Sequence[TensorPlan]) -> tuple
         tensor = given[index]
         if tensor.name != plan.name:
             tensor = _named(plan.name, given)
-        shape = tensor.shape
-        if tensor.datatype != plan.datatype or shape != [rows, *plan.row_shape]:
+        if tensor.datatype != plan.datatype or tensor.shape != [rows, *plan.row_shape]:
             raise _invalid(
                 f"input {plan.name} is {plan.datatype} {[rows, *plan.row_shape]},"
-                f" received {tensor.datatype} {shape}"
+                f" received {tensor.datatype} {tensor.shape}"
             )
-        found.append(_bytes_of(tensor, plan, rows))
+        data = tensor.data
+        if isinstance(data, list):
+            found.append(_packed(data, plan, rows))
+        elif len(data) == rows * plan.row_bytes:
+            found.append(data)
+        else:
+            raise _invalid(
+                f"input {plan.name} takes {rows * plan.row_bytes} bytes, received {len(data)}"
+            )
     return rows, found
 
 
@@ -44,20 +51,14 @@ def _named(name: str, given: Sequence[Tensor]) -> Tensor:
     raise _invalid(f"input {name} is missing, received {received}")
 
 
-def _bytes_of(tensor: Tensor, plan: TensorPlan, rows: int) -> Bytes:
-    data = tensor.data
-    expected = rows * plan.row_bytes
-    if isinstance(data, list):
-        count = expected // DATATYPE_BYTES[plan.datatype]
-        if len(data) != count:
-            raise _invalid(f"input {plan.name} takes {count} numbers, received {len(data)}")
-        try:
-            return pack_numbers(data, plan.datatype)
-        except ValueError as error:
-            raise _invalid(f"input {plan.name}: {error}") from error
-    if len(data) != expected:
-        raise _invalid(f"input {plan.name} takes {expected} bytes, received {len(data)}")
-    return data
+def _packed(numbers: list[Number], plan: TensorPlan, rows: int) -> bytes:
+    count = rows * plan.row_bytes // DATATYPE_BYTES[plan.datatype]
+    if len(numbers) != count:
+        raise _invalid(f"input {plan.name} takes {count} numbers, received {len(numbers)}")
+    try:
+        return pack_numbers(numbers, plan.datatype)
+    except ValueError as error:
+        raise _invalid(f"input {plan.name}: {error}") from error
 
 
 def _invalid(message: str) -> MeshError:

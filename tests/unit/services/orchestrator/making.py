@@ -175,7 +175,8 @@ def work_for(
 ) -> Work:
     """An admitted request without parts."""
     call: Any = FakeCall(body or request(), deadline_s=deadline_s)
-    return Work(call, EMPTY_TABLE, plan, "default", range(len(plan.outputs)), 1, 8)
+    request_id = call.trace_id if call.body.id is UNSET else call.body.id
+    return Work(call, EMPTY_TABLE, plan, "default", request_id, plan.every_output, 1, 8, 0)
 
 
 def part_for(plan: ModelPlan, rows: int = 1, *, deadline_s: float = 105.0, **body: Any) -> Part:

@@ -19,7 +19,7 @@ from contracts.lineage import (
     data_digest,
     snapshot_digest,
 )
-from contracts.stages import STAGES, Hop
+from contracts.stages import STAGES
 from services.orchestrator.answer import answer_of, receipt_of, statuses
 from services.orchestrator.combinations import Combinations, combinations_max
 from services.orchestrator.execution import Batch
@@ -27,7 +27,7 @@ from services.orchestrator.micro_batch import FeatureAnswer
 from services.orchestrator.output_contract import check_outputs
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Part, Work
-from services.orchestrator.stamps import stage_times, timing
+from services.orchestrator.stamps import timing
 from tests.unit.services.orchestrator.making import (
     EMPTY_TABLE,
     classifier,
@@ -84,9 +84,9 @@ def concluded(work: Work, features: FeatureLineage | None = None) -> tuple[Any, 
     """The answer as a client decodes it, and its receipt."""
     items = statuses(work)
     combined = Combinations(INFRA).of(work.plan, work.table, features)
-    stages_us = list(range(1, 9))
-    hops = [Hop(instance="orchestrator.0-x", received=0, sent=36)]
-    answer = answer_of(work, combined, timing(stages_us, 36, hops), items)
+    last = next(part for part in work.parts if part.batch is not None)
+    stages_us, times = timing(work, last, "orchestrator.0-x", 100.4)
+    answer = answer_of(work, combined, times, items)
     receipt = receipt_of(work, answer, combined.snapshot, 1_000, stages_us)
     return strictly(answer), receipt
 
@@ -120,7 +120,9 @@ def test_the_answer_of_a_tensor_model_decodes_strictly() -> None:
     assert bytes(answer.outputs[0].data) == floats(0, 1)
     assert answer.outputs[0].shape == [2, 1]
     assert answer.usage.rows == 2
-    assert answer.timing_us.total == 36
+    assert answer.timing_us.total == pytest.approx(400_000, abs=5)
+    instances = [hop.instance for hop in answer.timing_us.hops]
+    assert instances == ["orchestrator.0-x", "model_runtime.0-x"]
     assert answer.lineage.weights == TINY.weights
     assert answer.lineage.data is UNSET
     assert answer.predictions is UNSET
@@ -367,11 +369,13 @@ def test_stages_sum_to_the_whole(steps: list[float], share_us: int) -> None:
             1, wait_us=part_us, tokenize_us=part_us, forward_us=part_us, postprocess_us=part_us
         )
     )
+    part.features_s = min(features_s, queued_s)
     replied_s = batch.answered_s + replying_s
-    stages_us = stage_times(part.work, min(features_s, queued_s), batch, replied_s)
+    stages_us, times = timing(part.work, part, "orchestrator.0-x", replied_s)
     assert len(stages_us) == len(STAGES)
     assert all(stage_us >= 0 for stage_us in stages_us)
-    assert abs(sum(stages_us) - (replied_s - received_s) * 1e6) <= 5.0
+    assert times.total == sum(stages_us)
+    assert abs(times.total - (replied_s - received_s) * 1e6) <= 5.0
 
 
 def test_a_batch_is_one_frame_with_the_inputs_joined_in_order() -> None:

@@ -8,7 +8,6 @@ from services.orchestrator.batching import (
     Window,
     cut,
     drop_rows,
-    fits,
     leaves_at,
     spans_of,
     windows_of,
@@ -28,15 +27,6 @@ def test_behind_a_busy_runtime_rows_gather_until_full_or_the_window_ends() -> No
     """31 rows wait 10 ms from the first arrival, 32 do not wait."""
     assert leaves_at(31, 5.0, WINDOW, is_idle=False) == 5.010
     assert leaves_at(32, 5.0, WINDOW, is_idle=False) == NOW
-
-
-def test_a_batch_takes_what_fits_and_an_empty_one_takes_anything() -> None:
-    """At the row limit, one above it, at the byte limit; a part of an older window still goes."""
-    assert fits(31, 0, 1, 0, WINDOW)
-    assert not fits(32, 0, 1, 0, WINDOW)
-    assert fits(1, 0, 1, WINDOW.bytes_max, WINDOW)
-    assert not fits(1, 1, 1, WINDOW.bytes_max, WINDOW)
-    assert fits(0, 0, 500, 2 * WINDOW.bytes_max, WINDOW)
 
 
 @given(st.integers(1, 5_000), st.integers(0, 3_000_000), st.integers(1, 64), st.integers(1, 10**7))

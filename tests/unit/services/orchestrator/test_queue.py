@@ -108,6 +108,16 @@ def test_a_batch_stops_before_the_part_that_does_not_fit() -> None:
     assert take(queue) == parts[1:]
 
 
+def test_an_empty_batch_takes_any_part() -> None:
+    """A part that was made under a larger window, or a long row, does not wait for ever."""
+    queue = queue_of(rows_max=32)
+    parts = [part_for(PLAN, 40), part_for(PLAN), part_for(PLAN)]
+    parts[1].bytes = 2 * queue.window_of("tiny").bytes_max
+    for part in parts:
+        queue.push(part, 100.0)
+    assert [take(queue) for _ in range(3)] == [[part] for part in parts]
+
+
 def test_100_queued_90_leave() -> None:
     """The ten that stay are served; rows and the age of the oldest follow."""
     queue = queue_of()

@@ -21,7 +21,6 @@ def test_an_ended_request_lets_go_of_everything() -> None:
     work = part_for(plan_for()).work
     work.call.on_cancel = lambda: None
     work.end(Outcome.ANSWERED)
-    work.let_go()
     assert work.parts == ()
     assert work.call.on_cancel is None
 

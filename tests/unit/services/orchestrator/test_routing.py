@@ -25,6 +25,7 @@ from services.orchestrator.plan import ModelPlan
 from services.orchestrator.routing import RouteTable, unsupported
 from tests.unit.services.orchestrator.making import (
     TRACE_ID,
+    digest,
     plan_of,
     policy_set,
     published,
@@ -36,11 +37,9 @@ class Replicas:
     """Says which (name, version) are ready or expected."""
 
     def __init__(self, *ready: str, expected: tuple[str, ...] = ()) -> None:
-        self.ready, self.expected = ready, expected
-
-    def is_ready(self, plan: ModelPlan) -> bool:
-        """See `routing.Readiness`."""
-        return f"{plan.name}:{plan.version}" in self.ready
+        pairs = [one.split(":") for one in ready]
+        self.ready = [(name, version, digest(int(version))) for name, version in pairs]
+        self.expected = expected
 
     def is_expected(self, plan: ModelPlan) -> bool:
         """See `routing.Readiness`."""

@@ -15,7 +15,6 @@ from contracts.errors import MeshError
 from services.orchestrator.combinations import Combined
 from services.orchestrator.config import ship_receipts_max
 from services.orchestrator.segment import (
-    HEADER_BYTES,
     MAGIC,
     Entry,
     Segment,
@@ -23,7 +22,7 @@ from services.orchestrator.segment import (
     overhead_bytes,
 )
 from services.orchestrator.shipping import next_entries, shipment
-from services.orchestrator.spool import Spool, kept_free_bytes, receipt_bytes_max
+from services.orchestrator.spool import Spool
 
 SIZE = 1024 * 1024
 
@@ -213,10 +212,10 @@ class Files:
         return file
 
 
-def refusal(spool: Spool, size: int) -> tuple[str, str]:
+def refusal(spool: Spool) -> tuple[str, str]:
     """The error of a reservation."""
     with pytest.raises(MeshError) as caught:
-        spool.reserve(size)
+        spool.reserve("t", "i", "")
     assert caught.value.retry_after_ms
     return caught.value.name, caught.value.message
 
@@ -239,15 +238,15 @@ def test_a_combination_stands_before_the_first_receipt_that_names_it(tmp_path: P
 def test_without_a_file_nothing_is_admitted(tmp_path: Path) -> None:
     """DISK_FULL with the reason when the file could not be made; later it works again."""
     files = Files(tmp_path)
-    assert refusal(files.spool, 10)[0] == "OVERLOADED"
+    assert refusal(files.spool)[0] == "OVERLOADED"
     files.spool.fault = "No space left on device"
-    assert refusal(files.spool, 10) == (
+    assert refusal(files.spool) == (
         "DISK_FULL",
         "no room for the receipt: No space left on device",
     )
     assert not files.spool.has_room
     files.make()
-    files.spool.reserve(10)
+    files.spool.reserve("t", "i", "")
     assert files.spool.has_room
 
 
@@ -259,8 +258,9 @@ def test_a_spool_at_its_bound_refuses_until_the_control_plane_took_a_file(tmp_pa
     while not files.spool.sealed:
         files.spool.append(receipt(1, 60_000), combined())
     assert not files.spool.wants_file
-    room = SIZE - HEADER_BYTES - kept_free_bytes
-    name, message = refusal(files.spool, room)
+    while files.spool.has_room:
+        files.spool.reserve("", "", "")
+    name, message = refusal(files.spool)
     assert name == "OVERLOADED"
     assert "spool_bytes_max" in message
     acknowledge(first, first.records)
@@ -273,24 +273,24 @@ def test_what_is_reserved_always_fits(tmp_path: Path) -> None:
     files = Files(tmp_path, bytes_max=2 * SIZE)
     files.make()
     files.make()
-    size = receipt_bytes_max("t" * 100, "i" * 100, "")
-    admitted = 0
+    admitted = []
     while True:
         try:
-            files.spool.reserve(size)
+            admitted.append(files.spool.reserve("t" * 100, "i" * 100, ""))
         except MeshError:
             break
-        admitted += 1
-    assert admitted > 500
-    for number in range(admitted):
+    assert len(admitted) > 500
+    for number, size in enumerate(admitted):
         content = b"x" * (size - overhead_bytes - 1)
         files.spool.append(content, combined(number % 50))
         files.spool.release(size)
-    assert files.spool.unacknowledged() >= admitted
+    assert files.spool.unacknowledged() >= len(admitted)
 
 
-def test_the_bound_of_a_receipt_holds_for_the_longest_names() -> None:
+def test_the_bound_of_a_receipt_holds_for_the_longest_names(tmp_path: Path) -> None:
     """Four bytes a character for what clients choose."""
+    files = Files(tmp_path)
+    files.make()
     longest = "\N{MATHEMATICAL DOUBLE-STRUCK CAPITAL A}"
     tenant, request_id, entity = longest * 128, longest * 128, longest * 256
     fixed = ["f" * 32, 2**63, "ok", "m" * 128, "9" * 18, 2**31, "sha256:" + "0" * 64, "fallback"]
@@ -299,7 +299,7 @@ def test_the_bound_of_a_receipt_holds_for_the_longest_names() -> None:
     encoded = msgspec.msgpack.encode(
         [tenant, request_id, entity, *fixed, *numbers, [2**40] * 8, hops]
     )
-    assert len(encoded) + overhead_bytes + 1 <= receipt_bytes_max(tenant, request_id, entity)
+    assert len(encoded) + overhead_bytes + 1 <= files.spool.reserve(tenant, request_id, entity)
 
 
 def test_a_shipment_is_bounded_and_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
