@@ -104,7 +104,6 @@ class Dispatcher:
                 continue
             batch = Batch(lane.plan, self.queue.take(lane), now_s)
             self.batches += 1
-            self._observed.batch(lane.plan, batch.rows)
             self.replicas.send(replica, batch, now_s)
             return True
         return False
@@ -128,6 +127,7 @@ class Dispatcher:
         if executed is not None:
             try:
                 batch.deliver(executed)
+                self._observed.computed(batch.plan, batch.rows, len(batch.parts), batch.stages_us)
             except MeshError as broken:
                 error = broken
         # The runtime gets its next batch before the answers of this one are written.

@@ -11,6 +11,9 @@ from shared.metrics import Counter, Distribution, Gauge, Histogram, Registry, Va
 
 ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0)
 BUDGETS_US = [BUDGET_MS[stage] * 1_000 for stage in STAGES]
+OWN_STAGES = tuple(map(STAGES.index, ("queue", "features", "reply")))
+"""Stages of one request; the others are its batch's, in a row from this one on:"""
+SHARED_STAGE = STAGES.index("batch")
 kept_max = 256
 """Answers or batches of a version; counting them takes a quarter of a millisecond."""
 UNKNOWN, NO_VERSION = "unknown", "-"
@@ -34,26 +37,34 @@ class Handles:
         self.total = total
         self.rows = rows
         self.answers: list[list[int]] = []
-        self.batches: list[int] = []
+        self.batches: list[tuple[int, int, Sequence[int]]] = []
 
     def fold(self) -> None:
         """Count what was kept. A stage that took no time was not there."""
         answers, self.answers = self.answers, []
         batches, self.batches = self.batches, []
         self.ok.value += len(answers)
-        _count(self.rows, batches)
-        _count(self.total, [sum(stages_us) * 1e-6 for stages_us in answers])
-        for stage, values_us in enumerate(zip(*answers, strict=True)):
-            _count(self.stages[stage], [value_us * 1e-6 for value_us in values_us if value_us])
-            budget_us = BUDGETS_US[stage]
-            self.overspent[stage].value += sum(value_us > budget_us for value_us in values_us)
+        _count(self.total, [sum(stages_us) for stages_us in answers])
+        for stage in OWN_STAGES:
+            values_us = [stages_us[stage] for stages_us in answers if stages_us[stage]]
+            _count(self.stages[stage], values_us)
+            over = [value_us for value_us in values_us if value_us > BUDGETS_US[stage]]
+            self.overspent[stage].value += len(over)
+        for rows, requests, shared_us in batches:
+            self.rows.observe(rows)
+            for stage, value_us in enumerate(shared_us, start=SHARED_STAGE):
+                if value_us:
+                    _count(self.stages[stage], [value_us], times=requests)
+                if value_us > BUDGETS_US[stage]:
+                    self.overspent[stage].value += requests
 
 
-def _count(distribution: Distribution, values: Sequence[float]) -> None:
+def _count(distribution: Distribution, values_us: list[int], times: int = 1) -> None:
+    """Each value so many times; the distribution's are seconds."""
     bounds, counts = distribution.bounds, distribution.counts
-    for value in values:
-        counts[bisect_left(bounds, value)] += 1
-    distribution.sum += sum(values)
+    for value_us in values_us:
+        counts[bisect_left(bounds, value_us * 1e-6)] += times
+    distribution.sum += sum(values_us) * times * 1e-6
 
 
 class Observed:
@@ -79,7 +90,7 @@ class Observed:
             Histogram("ai_request_seconds", "Time from frame to reply of answered requests.", names)
         )
         self._rows = registry.add(
-            Histogram("ai_batch_rows", "Rows of the batches that were sent.", names, ROWS_BUCKETS)
+            Histogram("ai_batch_rows", "Rows of the batches that came back.", names, ROWS_BUCKETS)
         )
         self._gauges = {
             name: registry.add(Gauge(name, text))
@@ -93,16 +104,16 @@ class Observed:
         self._handles: dict[ModelPlan, Handles] = {}
 
     def answered(self, plan: ModelPlan, stages_us: list[int]) -> None:
-        """An answer left."""
+        """An answer left. The stages that it shares with its batch are counted there."""
         handles = self._of(plan)
         handles.answers.append(stages_us)
         if len(handles.answers) >= kept_max:
             handles.fold()
 
-    def batch(self, plan: ModelPlan, rows: int) -> None:
-        """A batch was sent."""
+    def computed(self, plan: ModelPlan, rows: int, requests: int, shared_us: Sequence[int]) -> None:
+        """A batch came back; `shared_us` are the stages from batch to postprocess."""
         handles = self._of(plan)
-        handles.batches.append(rows)
+        handles.batches.append((rows, requests, shared_us))
         if len(handles.batches) >= kept_max:
             handles.fold()
 

@@ -21,7 +21,7 @@ def test_answers_are_counted_by_status_and_stage() -> None:
     observed = Observed()
     for _ in range(3):
         observed.answered(PLAN, [10, 0, 5, 5, 0, 100, 1, 7])
-    observed.batch(PLAN, 3)
+    observed.computed(PLAN, 3, 3, [5, 5, 0, 100, 1])
     observed.ended(PLAN, "FORWARD_FAILED")
     observed.refused(None, "MODEL_UNKNOWN")
     metrics = observed.collect()
@@ -44,6 +44,8 @@ def test_a_stage_over_its_budget_is_counted_under_its_name() -> None:
     observed.answered(PLAN, [queue_us, 0, 0, 0, 0, 0, 0, 1])
     for _ in range(4):
         observed.answered(PLAN, [queue_us + 1, 0, 0, 0, 0, forward_us + 1, 0, 1])
+    observed.computed(PLAN, 4, 4, [0, 0, 0, forward_us + 1, 0])
+    observed.computed(PLAN, 1, 1, [0, 0, 0, forward_us, 0])
     overspent = series(observed.collect(), "ai_budget_exceeded_total")
     assert overspent["tiny", "1", "queue"] == 4
     assert overspent["tiny", "1", "forward"] == 4
