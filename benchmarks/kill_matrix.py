@@ -11,7 +11,6 @@ import asyncio
 import gc
 import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -33,6 +32,7 @@ import uvloop
 from benchmarks.steady_load import Outcome, SteadyLoad
 from contracts.control import Status
 from contracts.types import Empty
+from services.jobs.machine import describe_machine
 from shared.rpc.client import RpcClient
 from supervisor import run
 from supervisor.restart import Intensity
@@ -235,21 +235,7 @@ def _judge(report: Report) -> None:
 
 def machine() -> dict[str, Any]:
     """What the figures were taken on, and what else it was doing; no host name."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    return {
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "load_average_before": round(os.getloadavg()[0], 1),
-    }
+    return describe_machine() | {"load_average_before": round(os.getloadavg()[0], 1)}
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ commits. Writes benchmarks/results/push.json.
 import asyncio
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any
 from contracts import control
 from contracts.policies import BatchingPolicy, BatchingSpec
 from services.control_plane.service import ControlPlane
+from services.jobs.machine import describe_machine
 from shared import logs
 from shared.environment import Environment
 from shared.lifecycle import running
@@ -40,13 +40,7 @@ GOAL_MS_P95 = 50.0
 
 def machine() -> dict[str, Any]:
     """What the figures depend on, other work on the machine included; no host name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cores": len(models),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
+    return describe_machine() | {
         "apsw": version("apsw"),
         "load_1_min_at_start": round(os.getloadavg()[0], 2),
     }

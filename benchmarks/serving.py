@@ -14,7 +14,6 @@ CPU per request is what the process used during the load, the warm-up included i
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 
 from benchmarks.floor import loop_ns
 from benchmarks.generator import WARM_UP_S
+from services.jobs.machine import describe_machine
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
@@ -110,18 +110,6 @@ def run_load(home: Path, kind: str, amount: int, seconds: float) -> dict[str, An
     return found
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on; no host name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
-
-
 def table(loads: dict[str, dict[str, Any]]) -> str:
     """The figures for people."""
     columns = ("per_s", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "errors")
@@ -191,7 +179,7 @@ def main() -> int:
             "floors": floors,
             "to_the_floor": ratios,
             "python_loop_ns": speed_ns,
-            "machine": machine(),
+            "machine": describe_machine(),
             "note": options.note,
         }
         RESULTS.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The machine that a measurement was made on: CPU model, cores, kernel; never its name."""
+"""The machine of a measurement: CPU model, cores, kernel, interpreter; never its name."""
 
 import os
 import platform
@@ -12,4 +12,9 @@ def describe_machine() -> dict[str, str | int]:
         if line.startswith("model name"):
             cpu = line.split(":", 1)[1].strip()
             break
-    return {"cpu": cpu, "cores": os.cpu_count() or 0, "kernel": platform.release()}
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count() or 0,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }

@@ -10,7 +10,6 @@ to repeat it.
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import msgpack
 
 from contracts.errors import ERRORS
+from services.jobs.machine import describe_machine
 from tests.fuzz import mutations
 from tests.fuzz.oracle import Owed, Verdict, examine
 from tests.integration.wire.raw import RawClient
@@ -169,23 +169,8 @@ class Fuzzer:
             "server_stall_ms_max": round(self.stall_ms, 1),
             "seed": self.seed,
             "seconds": round(seconds, 1),
-            "machine": machine(),
+            "machine": describe_machine(),
         }
-
-
-def machine() -> dict[str, Any]:
-    """CPU model, cores, kernel, interpreter."""
-    models = [
-        line.split(":", 1)[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
 
 
 def main() -> int:
