@@ -8,7 +8,7 @@ from typing import Any
 
 from contracts.frames import Envelope
 from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
-from shared.wire.codec import DECODE_ERRORS, decode_envelope
+from shared.wire.codec import DECODE_ERRORS, decode_envelope, whole_envelope
 from shared.wire.framing import Frame, Framer, HeldBytes
 
 turn_frames_max = 128
@@ -149,6 +149,14 @@ class Connection(asyncio.Protocol):
         if self.is_closing:
             return
         self.chunk_arrived()
+        # By far the commonest chunk is one whole message, for which the framer is not needed.
+        if len(chunk) < turn_bytes_min and not self._framer.pending:
+            envelope = whole_envelope(chunk)
+            if envelope is not None:
+                self._in_chunk = True
+                self.received(envelope)
+                self._end_chunk()
+                return
         self._handle(self._framer.feed(chunk))
         if self._is_behind() or (len(chunk) >= turn_bytes_min and not self.is_closing):
             self._pause()
@@ -168,9 +176,13 @@ class Connection(asyncio.Protocol):
                 self.received(envelope)
             if self.fault is not None or self.is_closing:
                 break
-        self._in_chunk = False
         if self.fault is None and not self._later:
             self.fault = self._framer.fault
+        self._end_chunk()
+
+    def _end_chunk(self) -> None:
+        """What was answered leaves now."""
+        self._in_chunk = False
         if self.fault is not None:
             self.close()
         elif self.out:

@@ -15,7 +15,7 @@ from contracts.errors import ErrorBody, MeshError
 from contracts.frames import Context, Envelope, MessageId
 from contracts.limits import frame_bytes_max
 from contracts.methods import Method
-from shared.wire.framing import Frame
+from shared.wire.framing import ENVELOPE_HEADS, Frame
 
 DECODE_ERRORS = (msgspec.MsgspecError, RecursionError)
 """What a decoder raises for any bytes whatever."""
@@ -57,6 +57,16 @@ class Params(Protocol):
 
     body: Any
     context: Context
+
+
+def whole_envelope(chunk: bytes) -> Envelope | None:
+    """The message that the chunk is, if it is exactly one; decoding it finds its end too."""
+    if chunk[0] not in ENVELOPE_HEADS:
+        return None
+    try:
+        return decode_envelope(chunk)
+    except DECODE_ERRORS:
+        return None
 
 
 def params_decoder(row: Method) -> Callable[[msgspec.Raw], Params]:

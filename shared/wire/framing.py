@@ -40,17 +40,17 @@ class Framer:
     After a violation `fault` says what was wrong and nothing more is given out: the connection
     must be closed. Frames completed before the violation are given out, however the stream was
     split into chunks. While `is_behind` the caller must call `catch_up` in its next turns before
-    it feeds more. `close` gives back what is held.
+    it feeds more. `pending` is what arrived of an incomplete frame; `close` gives it back.
     """
 
-    __slots__ = ("_fed", "_held", "_limit", "_open", "_scanner", "_walk", "fault", "is_behind")
+    __slots__ = ("_fed", "_held", "_limit", "_scanner", "_walk", "fault", "is_behind", "pending")
 
     def __init__(self, held: HeldBytes, *, limit: int = frame_bytes_max) -> None:
         self.fault: str | None = None
         self.is_behind = False
         self._held = held
         self._limit = limit
-        self._open = bytearray()
+        self.pending = bytearray()
         self._walk: Walk | None = None
         self._renew()
 
@@ -66,7 +66,7 @@ class Framer:
             self._hold(chunk)
             return self._step(frames, self._walk)
         # Offsets count from the start of the chunk; an open frame began before it.
-        start, end = -len(self._open), len(chunk)
+        start, end = -len(self.pending), len(chunk)
         self._scanner.feed(chunk)
         self._fed += end
         try:
@@ -92,8 +92,8 @@ class Framer:
 
     def close(self) -> None:
         """Drop the incomplete frame; nothing is fed any more."""
-        self._held.held -= len(self._open)
-        self._open = bytearray()
+        self._held.held -= len(self.pending)
+        self.pending = bytearray()
         self._walk = None
         self.is_behind = False
 
@@ -101,26 +101,26 @@ class Framer:
         """The frame that ends at `stop`: the chunk itself, a view of it, or the open frame."""
         if start >= 0:
             return chunk if stop - start == len(chunk) else memoryview(chunk)[start:stop]
-        self._open += memoryview(chunk)[:stop]
+        self.pending += memoryview(chunk)[:stop]
         self._held.held += start
         return self._take_open()
 
     def _take_open(self) -> memoryview:
         """The open frame. Its buffer is handed over, never reused."""
-        frame = memoryview(self._open).toreadonly()
-        self._open = bytearray()
+        frame = memoryview(self.pending).toreadonly()
+        self.pending = bytearray()
         return frame
 
     def _hold(self, part: bytes | memoryview) -> None:
         self._held.held += len(part)
-        self._open += part
+        self.pending += part
 
     def _keep(self, frames: list[Frame], rest: memoryview) -> list[Frame]:
         """Hold the beginning of a frame; a large one leaves the scanner, which copies it."""
         self._hold(rest)
-        if len(self._open) > self._limit:
+        if len(self.pending) > self._limit:
             return self._fail(frames, f"frame is longer than {self._limit} bytes")
-        if len(self._open) < WALKED_BYTES_MIN:
+        if len(self.pending) < WALKED_BYTES_MIN:
             return self._check_held(frames)
         self._renew()
         self._walk = Walk()
@@ -129,18 +129,18 @@ class Framer:
     def _step(self, frames: list[Frame], walk: Walk) -> list[Frame]:
         """One slice of a large frame's walk; if it ends, the scanner takes what follows it."""
         try:
-            progress = walk.advance(self._open)
+            progress = walk.advance(self.pending)
         except Violation as violation:
             return self._fail(frames, str(violation))
         is_waiting = progress is Progress.NEEDS_BYTES  # then all that is held belongs to the frame
-        if (len(self._open) if is_waiting else walk.position) > self._limit:
+        if (len(self.pending) if is_waiting else walk.position) > self._limit:
             return self._fail(frames, f"frame is longer than {self._limit} bytes")
         if progress is not Progress.DONE:
             self.is_behind = not is_waiting
             return self._check_held(frames)
         self._walk = None
-        self._held.held -= len(self._open)
-        following = bytes(memoryview(self._open)[walk.position :])
+        self._held.held -= len(self.pending)
+        following = bytes(memoryview(self.pending)[walk.position :])
         frames.append(self._take_open()[: walk.position])
         return frames + self.feed(following) if following else frames
 

@@ -1,16 +1,19 @@
 """What each message does to the calls of one connection."""
 
+import itertools
 from typing import Any
 
 import msgpack
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contracts.errors import ERRORS, MeshError
 from contracts.inference import Models
 from contracts.limits import in_flight_per_connection_max
 from shared.rpc.call import DEFERRED, Call
-from tests.unit.shared.rpc.fakes import Held, Stage, request
+from tests.unit.shared.rpc.fakes import Held, Stage, notification, request
 
 TRACE_ID = "0123456789abcdef0123456789abcdef"
 BODY = {"model_name": "tiny", "text": ["a"]}
@@ -217,3 +220,49 @@ def test_an_answer_longer_than_a_frame_is_internal(capsys: pytest.CaptureFixture
     session.data_received(request(1, "models"))
     assert transport.messages()[0][2]["name"] == "INTERNAL"
     assert "frame_bytes_max" in capsys.readouterr().err
+
+
+STREAM = (
+    request(1, "ping"),
+    request(2, "models"),
+    request(3, "nothing"),
+    request(4, "models", {"mode": 1}),
+    msgpack.packb([0, 5, "x" * 65, [{}]]),
+    notification("cancel", 1),
+    notification("unheard_of", b"\x94\x00\x01" * 100),
+    msgpack.packb([1, 1, None, {}]),
+    request(6, "ping", {}, {"deadline_ms": 0}),
+)
+ENDS = (b"", b"\x94\x00", b"\xdc\x00\x04\x00\x07\xa4ping\x91\x80", b"\x94\x00\xc1", b"\x80")
+
+
+@given(
+    picked=st.lists(st.sampled_from(STREAM), max_size=6),
+    end=st.sampled_from(ENDS),
+    cuts=st.lists(st.integers(0, 2_000), max_size=6),
+)
+def test_the_same_answers_however_the_stream_is_cut(
+    picked: list[bytes], end: bytes, cuts: list[int]
+) -> None:
+    """A chunk that is one whole message takes a shorter way, and nobody can tell."""
+    stream = b"".join(picked) + end
+    whole = [*picked, end] if end else picked
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    pieces = [stream[start:stop] for start, stop in itertools.pairwise(edges)]
+    single = [stream[n : n + 1] for n in range(len(stream))]
+    seen = [answers_to(chunks) for chunks in ([stream], whole, pieces, single)]
+    assert all(one == seen[0] for one in seen)
+
+
+def answers_to(chunks: list[bytes]) -> tuple[list[Any], bool]:
+    """What a session answers, without the trace ids that it makes up, and whether it closes."""
+    stage = Stage({"models": lambda _: Models(models=[])})
+    session, transport = stage.connect()
+    for chunk in chunks:
+        if chunk:
+            session.data_received(chunk)
+    messages = transport.messages()
+    for message in messages:
+        if message[2] is not None:
+            message[2]["trace_id"] = ""
+    return messages, transport.is_closing()
