@@ -46,7 +46,7 @@ class Wheel(Generic[T]):
         if items is None:
             self._slots[slot] = {item}
             if slot < self._earliest:
-                self._earliest = slot
+                self._earliest = float(slot)
                 self._on_earlier((slot + 1) * self._grain_s)
         else:
             items.add(item)
@@ -67,7 +67,7 @@ class Wheel(Generic[T]):
         over = int(now_s / self._grain_s) - 1
         slots = sorted(slot for slot in self._slots if slot <= over)
         due = [item for slot in slots for item in self._slots.pop(slot)]
-        self._earliest = min(self._slots, default=NEVER)
+        self._earliest = float(min(self._slots)) if self._slots else NEVER
         self.count -= len(due)
         return due
 

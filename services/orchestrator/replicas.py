@@ -122,6 +122,7 @@ class Replicas:
             trace_id=batch.parts[0].work.call.trace_id,
             deadline_ms=remaining_ms(batch.deadline_s, now_s),
         )
+        replica.client.flush()
         batch.sent_s = self._clock.monotonic()
 
     def abandon(self, batch: Batch) -> None:

@@ -101,7 +101,6 @@ class Part:
     predictions: Raw | None = None
     checked: Sequence[Prediction] = ()
     errors: dict[int, ErrorBody] | None = None
-    where: Where = Where.DONE
     flow: "Flow | None" = None
     batch: "Batch | None" = None
     batch_row = 0
@@ -118,6 +117,7 @@ class Part:
         tensors: Sequence[Bytes] = (),
         raw_rows: Raw | UnsetType = UNSET,
     ) -> None:
+        self.where = Where.DONE
         self.work = work
         self.start = start
         self.rows = self.good_rows = rows

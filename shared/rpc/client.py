@@ -139,6 +139,11 @@ class RpcClient:
             asyncio.get_running_loop().call_soon(on_answer, None, error)
             return NOT_SENT
 
+    def flush(self) -> None:
+        """Send at once what was asked in this turn, for a caller who asks nothing more in it."""
+        if self._link is not None:
+            self._link.flush()
+
     def cancel(self, msgid: int) -> None:
         """Nobody waits for this request any more: its `on_answer` is not called."""
         for link in self._links:
@@ -204,7 +209,7 @@ class RpcClient:
             raise self._unavailable("the client is closed")
         if self._dialing is None:
             self._loop = asyncio.get_running_loop()
-            self._flusher = Flusher(self._loop)
+            self._flusher = Flusher.of(self._loop)
             self._dialing = self._loop.create_task(self._stay_connected())
 
     async def _stay_connected(self) -> None:

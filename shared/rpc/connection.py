@@ -4,7 +4,7 @@ What a message means is the subclass's: `shared.rpc.session` answers, `shared.rp
 """
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 from contracts.frames import Envelope
 from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
@@ -25,26 +25,40 @@ close_s_max = 5.0
 
 
 class Flusher:
-    """Writes what the connections of one loop gathered in a turn, once per connection."""
+    """Writes what the connections of one loop gathered, once per connection: at the end of the
+    chunk that caused it, or of the turn."""
+
+    _latest: "ClassVar[Flusher | None]" = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._dirty: list[Connection] = []
+        self.dirty: list[Connection] = []
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> "Flusher":
+        """The one of this loop, so that a chunk of any connection flushes what it caused on any
+        other. A process has one loop; more of them would only coalesce less."""
+        if cls._latest is None or cls._latest.loop is not loop:
+            cls._latest = cls(loop)
+        return cls._latest
 
     def add(self, connection: "Connection") -> None:
-        """Flush this connection at the end of the turn."""
-        if not self._dirty:
-            self.loop.call_soon(self._flush)
-        self._dirty.append(connection)
+        """Flush this connection soon."""
+        if not self.dirty:
+            self.loop.call_soon(self.flush)
+        self.dirty.append(connection)
 
-    def _flush(self) -> None:
-        dirty, self._dirty = self._dirty, []
+    def flush(self) -> None:
+        """Flush them now: a turn of the loop costs more than asking whether there is something."""
+        dirty, self.dirty = self.dirty, []
         for connection in dirty:
             connection.flush()
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """Bounded framing in and bounded, coalesced writing out. One loop's thread only.
+
+    An `asyncio.Protocol` in all but the base class, which a compiled class cannot have.
 
     Subclasses append whole messages to `out` and then call `sent`. Rules: `out` is handed to the
     transport and never touched again; a peer that leaves more than `write_buffer_bytes_max` unsent
@@ -187,6 +201,8 @@ class Connection(asyncio.Protocol):
             self.close()
         elif self.out:
             self.flush()
+        if self._flusher.dirty:
+            self._flusher.flush()
 
     def _is_behind(self) -> bool:
         return (bool(self._later) or self._framer.is_behind) and not self.is_closing

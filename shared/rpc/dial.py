@@ -8,9 +8,10 @@ import asyncio
 import random
 import socket
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
-P = TypeVar("P", bound=asyncio.BaseProtocol)
+P = TypeVar("P")
+"""An `asyncio.Protocol`, by its methods."""
 
 retry_s_min = 0.002
 retry_s_max = 0.1
@@ -29,11 +30,12 @@ async def dial(path: str, make_protocol: Callable[[], P]) -> P:
             await asyncio.sleep(jittered(pause_s))
             pause_s = min(pause_s * 2, retry_s_max)
         loop = asyncio.get_running_loop()
-        _, protocol = await loop.create_unix_connection(make_protocol, sock=sock)
+        make = cast("Callable[[], asyncio.Protocol]", make_protocol)
+        _, protocol = await loop.create_unix_connection(make, sock=sock)
     except BaseException:
         sock.close()
         raise
-    return protocol
+    return cast(P, protocol)
 
 
 def _connect(sock: socket.socket, path: str) -> bool:

@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from contracts.limits import connections_max_default, listen_backlog
 from contracts.types import Scalar
@@ -72,14 +72,14 @@ class Server:
             clock=self._clock,
             connections_max=connection_cap(self._connections_max),
             loop=loop,
-            flusher=Flusher(loop),
+            flusher=Flusher.of(loop),
             held=HeldBytes(held_bytes_max),
             on_left=self._left.set,
         )
         state = self._serving
         keep_path: dict[str, Any] = {"cleanup_socket": False} if _may_unlink(loop) else {}
         self._listener = await loop.create_unix_server(
-            lambda: Session(state),
+            lambda: cast(asyncio.Protocol, Session(state)),
             sock=sock,
             backlog=listen_backlog,
             start_serving=serving,
