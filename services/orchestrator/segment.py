@@ -1,9 +1,10 @@
 """One file of the spool: records in a shared mapping, so that they survive kill -9 of the writer.
 
-Layout: 64 bytes of header (magic, records acknowledged), then records: length of the content (u32),
-its CRC-32 (u32), content; little-endian. Zeros follow the last one. The file is allocated whole
-before it is mapped, so that a full disk is an error here and never SIGBUS at a write. The writer
-holds an flock: whoever can take it knows that the writer is gone.
+Layout: 64 bytes of header (magic, records acknowledged (u32), where the last of those ends (u32)),
+then records: length of the content (u32), its CRC-32 (u32), content; little-endian. Zeros follow
+the last one. The file is allocated whole before it is mapped, so that a full disk is an error here
+and never SIGBUS at a write. The writer holds an flock: whoever can take it knows that the writer is
+gone, and counts the records from the acknowledged ones on.
 
 Survives the process, not the machine: nothing is fsynced.
 """
@@ -20,8 +21,9 @@ from zlib import crc32
 MAGIC = b"MOSPOOL1"
 HEADER_BYTES = 64
 _HEAD = struct.Struct("<II")
-_ACKNOWLEDGED = struct.Struct("<Q")
-_ACKNOWLEDGED_AT = len(MAGIC)
+_ACKNOWLEDGED = struct.Struct("<II")
+_ACKNOWLEDGED_AT = slice(len(MAGIC), len(MAGIC) + _ACKNOWLEDGED.size)
+SIZE_MAX = 2**32 - 1
 overhead_bytes = _HEAD.size
 """What a record takes beside its content."""
 
@@ -57,9 +59,11 @@ class Segment:
     @classmethod
     def create(cls, path: Path, size: int) -> "Segment":
         """A new empty file of exactly `size` bytes, locked. Raises OSError, ENOSPC for one."""
+        assert HEADER_BYTES < size <= SIZE_MAX, "its offsets are u32"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever looks for files of the dead may hold it for an instant, see `claim`.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.posix_fallocate(descriptor, 0, size)
             segment = cls(path, descriptor, size)
         except BaseException:
@@ -70,8 +74,9 @@ class Segment:
         return segment
 
     @classmethod
-    def adopt(cls, path: Path) -> "Segment | None":
-        """The file of a dead writer, its records counted; None while the writer lives.
+    def claim(cls, path: Path) -> "Segment | None":
+        """The file of a dead writer, its records not yet counted (`recover`); None while the writer
+        lives, or has not allocated it yet.
 
         Raises SegmentFault for a file that is no segment, OSError.
         """
@@ -82,22 +87,35 @@ class Segment:
             os.close(descriptor)
             return None
         size = os.fstat(descriptor).st_size
-        if size < HEADER_BYTES or os.pread(descriptor, len(MAGIC), 0) != MAGIC:
+        if size == 0:
+            os.close(descriptor)
+            return None
+        magic = os.pread(descriptor, len(MAGIC), 0)
+        if not HEADER_BYTES < size <= SIZE_MAX or magic not in (MAGIC, bytes(len(MAGIC))):
             os.close(descriptor)
             raise SegmentFault(f"{path.name} does not begin with {MAGIC!r}")
         segment = cls(path, descriptor, size)
-        segment._recover()
+        segment._seek_unacknowledged()
         return segment
 
-    def _recover(self) -> None:
-        """Count the whole records: the first that is not one is the end."""
-        (acknowledged,) = _ACKNOWLEDGED.unpack_from(self._map, _ACKNOWLEDGED_AT)
-        while (content := self._content_at(self.end)) is not None:
+    def _seek_unacknowledged(self) -> None:
+        """Begin to count behind what is acknowledged, if the header can say where that is."""
+        count, end = _ACKNOWLEDGED.unpack(self._map[_ACKNOWLEDGED_AT])
+        if count and HEADER_BYTES < end <= self.size:
+            self.records = self.acknowledged = count
+            self.end = self._acknowledged_end = end
+
+    def recover(self, records_max: int) -> bool:
+        """Count whole records, at most so many; True when the first that is none was met: that is
+        the end."""
+        for _ in range(records_max):
+            content = self._content_at(self.end)
+            if content is None:
+                self.is_torn = any(self._map[self.end : self.end + _HEAD.size])
+                return True
             self.end += _HEAD.size + len(content)
             self.records += 1
-            if self.records <= acknowledged:
-                self.acknowledged, self._acknowledged_end = self.records, self.end
-        self.is_torn = any(self._map[self.end : self.end + _HEAD.size])
+        return False
 
     def _content_at(self, start: int) -> bytes | None:
         """What a writer may have left at this offset, if it is a whole record."""
@@ -144,7 +162,8 @@ class Segment:
         """The records up to this one, which `entries` gave, are stored elsewhere."""
         assert through.number > self.acknowledged, "acknowledgements do not go back"
         self.acknowledged, self._acknowledged_end = through.number, through.end
-        _ACKNOWLEDGED.pack_into(self._map, _ACKNOWLEDGED_AT, through.number)
+        # One store of 8 aligned bytes: no kill comes between the number and its place.
+        self._map[_ACKNOWLEDGED_AT] = _ACKNOWLEDGED.pack(through.number, through.end)
 
     def close(self) -> None:
         """Unmap and unlock; the file stays for the next process."""

@@ -72,8 +72,10 @@ class Orchestrator(Service):
         return {"infer": self.pipeline.infer, "models": self._models}
 
     async def start(self) -> None:
-        """Put the last good policies in force and begin to dial everybody."""
+        """Put the last good policies in force, begin to dial everybody, have a file for receipts
+        (a standby too: its own, which nobody else touches)."""
         gc.set_threshold(young_objects_max)
+        await self._files.prepare()
         await self._follower.start()
         await self.pipeline.features.start()
         await self.pipeline.dispatcher.replicas.start()
@@ -81,11 +83,17 @@ class Orchestrator(Service):
             await self._control_plane.connect(0.0)
 
     async def promoted(self) -> None:
-        """Own the spool: have a file to write before the first request."""
+        """Own the spool. Only a file to write is waited for; what dead processes left is taken
+        over beside serving."""
         self._follower.promoted()
+        await self._files.prepare()
+        self._spawn(self._own_spool())
+
+    async def _own_spool(self) -> None:
+        """Ship once the receipts of the dead are found: they are the oldest."""
         await self._files.tend()
-        self._spawn(self._files.run(self._spool_changed))
         self._spawn(self._shipper.run())
+        await self._files.run(self._spool_changed)
 
     async def drain(self) -> None:
         """Ship what can be shipped now, hang up, leave the rest in the spool."""

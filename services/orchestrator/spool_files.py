@@ -19,6 +19,8 @@ log = logs.get("services.orchestrator.spool")
 SUFFIX = ".spool"
 tend_s = 1.0
 """Between two looks at the directory, and after a file could not be made."""
+adopted_records_max = 256
+"""Counted in one go: about half a millisecond for which the thread keeps the loop waiting."""
 T = TypeVar("T")
 
 
@@ -33,6 +35,11 @@ class SpoolFiles:
         self._held: set[str] = set()
         """Names that are in the spool, and foreign ones that were reported once."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spool")
+
+    async def prepare(self) -> None:
+        """Have a file to write; nothing else, since clients wait. A standby does it beforehand."""
+        if self._spool.current is None:
+            await self._make()
 
     async def run(self, changed: asyncio.Event) -> None:
         """Tend until cancelled: at once when `changed` is set, else each `tend_s`."""
@@ -81,19 +88,27 @@ class SpoolFiles:
         return True
 
     async def _adopt(self, path: Path) -> None:
+        """Beside serving: the loop gets its turn between any two goes."""
         try:
-            segment = await self._in_thread(lambda: Segment.adopt(path))
+            segment = await self._in_thread(lambda: Segment.claim(path))
         except FileNotFoundError:
             return
         except (SegmentFault, OSError) as error:
             log.warning("spool_file_unusable", file=path.name, reason=str(error))
             self._held.add(path.name)
             return
-        if segment is not None:
-            self._held.add(path.name)
-            self._spool.adopt(segment)
-            left = segment.records - segment.acknowledged
-            log.info("spool_adopted", file=path.name, records=left, torn=segment.is_torn)
+        if segment is None:
+            return
+        try:
+            while not await self._in_thread(lambda: segment.recover(adopted_records_max)):
+                pass
+        except asyncio.CancelledError:
+            self._thread.submit(segment.close)
+            raise
+        self._held.add(path.name)
+        self._spool.adopt(segment)
+        left = segment.records - segment.acknowledged
+        log.info("spool_adopted", file=path.name, records=left, torn=segment.is_torn)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -43,8 +43,10 @@ def test_every_receipt_written_before_the_kill_is_found(seed: int) -> None:
         said += writer.stdout.read()
         writer.wait()
         writer.stdout.close()
-        found = Segment.adopt(path)
+        found = Segment.claim(path)
         assert found is not None
+        while not found.recover(1_000):
+            pass
         records = [entry.content for entry in found.entries()]
         found.close()
         count = len(said) // 9

@@ -15,6 +15,7 @@ from contracts.errors import MeshError
 from services.orchestrator.combinations import Combined
 from services.orchestrator.config import ship_receipts_max
 from services.orchestrator.segment import (
+    HEADER_BYTES,
     MAGIC,
     Entry,
     Segment,
@@ -53,12 +54,19 @@ def acknowledge(file: Segment, through: int) -> None:
     file.acknowledge(entry)
 
 
+def found_at(path: Path, records_max: int = 1_000) -> Segment:
+    """A dead process's file as the next one finds it."""
+    found = Segment.claim(path)
+    assert found is not None
+    while not found.recover(records_max):
+        pass
+    return found
+
+
 def reopened(file: Segment) -> Segment:
     """The file as the next process finds it."""
     file.close()
-    found = Segment.adopt(file.path)
-    assert found is not None
-    return found
+    return found_at(file.path)
 
 
 def test_records_come_back_after_the_writer_is_gone(tmp_path: Path) -> None:
@@ -78,22 +86,61 @@ def test_records_come_back_after_the_writer_is_gone(tmp_path: Path) -> None:
 def test_a_file_of_a_living_writer_is_left_alone(tmp_path: Path) -> None:
     """The lock says who lives."""
     file = segment(tmp_path)
-    assert Segment.adopt(file.path) is None
+    assert Segment.claim(file.path) is None
     file.close()
-    assert Segment.adopt(file.path) is not None
+    assert Segment.claim(file.path) is not None
+
+
+def test_a_file_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
+    """One without a byte may belong to a standby that is about to lock it; one that its maker
+    allocated and never wrote to is empty."""
+    path = tmp_path / "m.spool"
+    path.touch()
+    assert Segment.claim(path) is None
+    path.write_bytes(bytes(4096))
+    assert found_at(path).is_acknowledged
+
+
+def test_records_are_counted_in_bounded_goes(tmp_path: Path) -> None:
+    """At most so many at once, none twice."""
+    file = segment(tmp_path)
+    for number in range(10):
+        file.append(b"%d" % number)
+    file.close()
+    found = Segment.claim(file.path)
+    assert found is not None
+    goes = []
+    while not found.recover(4):
+        goes.append(found.records)
+    assert (goes, found.records) == ([4, 8], 10)
+    assert contents(found) == [b"%d" % number for number in range(10)]
+
+
+def test_what_is_acknowledged_is_not_read_again(tmp_path: Path) -> None:
+    """Taking over a file costs what is left in it: broken bytes before that do not matter."""
+    file = segment(tmp_path)
+    for number in range(10):
+        file.append(b"%d" % number)
+    acknowledge(file, 8)
+    file.close()
+    with file.path.open("r+b") as raw:
+        raw.seek(HEADER_BYTES)
+        raw.write(b"\xff" * 8)
+    found = found_at(file.path)
+    assert (found.records, contents(found)) == (10, [b"8", b"9"])
 
 
 def test_what_is_no_spool_file_is_refused(tmp_path: Path) -> None:
     """Too short, foreign, a link."""
-    for content in (b"", b"x" * 200):
+    for content in (b"x", b"x" * 200, bytes(HEADER_BYTES)):
         path = tmp_path / "f.spool"
         path.write_bytes(content)
         with pytest.raises(SegmentFault):
-            Segment.adopt(path)
+            Segment.claim(path)
     link = tmp_path / "l.spool"
     link.symlink_to(path)
     with pytest.raises(OSError):  # noqa: PT011 — ELOOP's text is the system's
-        Segment.adopt(link)
+        Segment.claim(link)
 
 
 def test_the_disk_is_taken_before_it_is_mapped(tmp_path: Path) -> None:
@@ -135,8 +182,7 @@ def test_a_torn_tail_costs_at_most_the_record_that_was_being_written(seed: int) 
         with path.open("r+b") as raw:
             raw.seek(end)
             raw.write(record[:cut])
-        found = Segment.adopt(path)
-        assert found is not None
+        found = found_at(path)
         kept = contents(found)
         # Trailing zeros of the record may be there already: then it is whole, not torn.
         assert kept in (written, [*written, last])
@@ -156,8 +202,7 @@ def test_garbage_in_the_file_ends_the_scan(tmp_path: Path) -> None:
         with file.path.open("r+b") as raw:
             raw.seek(end)
             raw.write(garbage)
-        found = Segment.adopt(file.path)
-        assert found is not None
+        found = found_at(file.path)
         assert contents(found) == [b"good"]
         assert found.is_torn
 
@@ -177,18 +222,18 @@ def test_acknowledged_records_are_not_sent_again_after_a_restart(tmp_path: Path)
     assert contents(reopened(found)) == []
 
 
-def test_an_acknowledgement_beyond_the_records_means_those_that_are_there(tmp_path: Path) -> None:
-    """A number that a broken header claims does not hide what is written later."""
-    file = segment(tmp_path)
-    file.append(b"1")
-    file.close()
-    with file.path.open("r+b") as raw:
-        raw.seek(len(MAGIC))
-        raw.write((99).to_bytes(8, "little"))
-    found = Segment.adopt(file.path)
-    assert found is not None
-    found.append(b"2")
-    assert (found.acknowledged, contents(found)) == (1, [b"2"])
+def test_an_acknowledgement_without_a_place_counts_for_nothing(tmp_path: Path) -> None:
+    """What a header says that does not fit hides no record: they are shipped again."""
+    for place in (0, 3, SIZE + 1):
+        file = segment(tmp_path, f"p{place}")
+        file.append(b"1")
+        file.close()
+        with file.path.open("r+b") as raw:
+            raw.seek(len(MAGIC))
+            raw.write((99).to_bytes(4, "little") + place.to_bytes(4, "little"))
+        found = found_at(file.path)
+        found.append(b"2")
+        assert (found.acknowledged, contents(found)) == (0, [b"1", b"2"])
 
 
 class Files:

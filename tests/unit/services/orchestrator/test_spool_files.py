@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from services.orchestrator import spool_files
 from services.orchestrator.segment import Segment
 from services.orchestrator.spool import Spool
 from services.orchestrator.spool_files import SpoolFiles
@@ -14,10 +15,10 @@ from services.orchestrator.spool_files import SpoolFiles
 SIZE = 1024 * 1024
 
 
-def files_in(folder: Path) -> tuple[Spool, SpoolFiles]:
+def files_in(folder: Path, instance: str = "orchestrator.0-test") -> tuple[Spool, SpoolFiles]:
     """A spool without files, and who tends it."""
     spool = Spool(lambda: None, file_bytes=SIZE, bytes_max=4 * SIZE)
-    return spool, SpoolFiles(spool, folder, "orchestrator.0-test")
+    return spool, SpoolFiles(spool, folder, instance)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -90,6 +91,50 @@ async def test_files_of_the_dead_are_adopted_and_those_of_the_living_are_not(
     assert names_in(tmp_path) == [
         "foreign.spool", "orchestrator.0-test-1.spool", "orchestrator.0-test-2.spool",
     ]  # fmt: skip
+    files.close()
+
+
+async def test_before_it_serves_a_process_only_makes_its_own_file(tmp_path: Path) -> None:
+    """Clients wait meanwhile: what dead processes left is not even looked at, and a standby's file
+    is nobody else's."""
+    dead = Segment.create(tmp_path / "dead.spool", SIZE)
+    dead.append(b"Rx")
+    dead.close()
+    standby, files = files_in(tmp_path)
+    await files.prepare()
+    await files.prepare()
+    assert standby.has_room
+    assert standby.sealed == []
+    active, others = files_in(tmp_path, "orchestrator.0-other")
+    await others.tend()
+    assert [segment.name for segment in active.sealed] == ["dead"]
+    await files.tend()
+    assert standby.sealed == []
+    files.close()
+    others.close()
+
+
+async def test_a_long_file_is_taken_over_in_turns_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two bounded goes others have their turn; it counts once whole."""
+    monkeypatch.setattr(spool_files, "adopted_records_max", 10)
+    dead = Segment.create(tmp_path / "dead.spool", SIZE)
+    for _ in range(95):
+        dead.append(b"Rx")
+    dead.close()
+    goes: list[int] = []
+    recover = Segment.recover
+
+    def counted(segment: Segment, records_max: int) -> bool:
+        goes.append(spool.unacknowledged())
+        return recover(segment, records_max)
+
+    monkeypatch.setattr(Segment, "recover", counted)
+    spool, files = files_in(tmp_path)
+    await files.tend()
+    assert goes == [0] * 10
+    assert spool.unacknowledged() == 95
     files.close()
 
 
