@@ -25,6 +25,7 @@ from services.orchestrator.config import (
 from services.orchestrator.deadlines import Awaited, Wheel
 from services.orchestrator.micro_batch import FeatureAnswer, FeatureCall, ViewLane, take_item
 from services.orchestrator.request import Part, Where
+from services.orchestrator.stamps import silent
 from shared.clock import Clock
 from shared.deadline import remaining_ms, remaining_us, share_deadline
 from shared.rpc.client import RpcClient
@@ -129,10 +130,10 @@ class FeatureClient:
             return
         self._client.cancel(call.msgid)
         self._finish(call)
-        text = f"features: {self.instance} did not answer within {_timeout_s} s"
+        error = silent(Where.FEATURES, self.instance, _timeout_s)
         for part in self._still_asked(call):
             if part.work.outcome is None:  # else it ended with another part of its request
-                self._on_done(part, MeshError("DEADLINE_EXCEEDED", text))
+                self._on_done(part, error)
 
     def answered(
         self, call: FeatureCall, result: FeatureBatchResponse | None, error: MeshError | None

@@ -20,6 +20,8 @@ from services.orchestrator.deadlines import Awaited, Wheel
 from services.orchestrator.execution import Batch
 from services.orchestrator.plan import Key, ModelPlan
 from services.orchestrator.replica import Replica
+from services.orchestrator.request import Where
+from services.orchestrator.stamps import silent
 from shared import logs
 from shared.clock import Clock
 from shared.deadline import remaining_ms
@@ -139,8 +141,8 @@ class Replicas:
             return
         assert batch.replica is not None, "it was sent"
         batch.replica.client.cancel(batch.msgid)
-        text = f"execute: {batch.instance} did not answer in time"
-        self.answered(batch, None, MeshError("DEADLINE_EXCEEDED", text))
+        share_s = batch.deadline_s - batch.taken_s
+        self.answered(batch, None, silent(Where.EXECUTE, batch.instance, share_s))
 
     def answered(self, batch: Batch, executed: Executed | None, error: MeshError | None) -> None:
         """The runtime's answer to a batch, or its loss."""

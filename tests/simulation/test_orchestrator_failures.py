@@ -143,6 +143,11 @@ async def test_a_silent_runtime_costs_its_share_and_names_itself(
         with failing("DEADLINE_EXCEEDED") as failed:
             await mesh.infer(1.0, timeout_s=30.0)
         assert "model_runtime.0-fake0000 did not answer" in failed.error.message
+        assert failed.error.details == {
+            "stage": "execute",
+            "hop": "model_runtime.0-fake0000",
+            "deadline_ms": 100,
+        }
         assert not mesh.service.pipeline.dispatcher.replicas.all[0].batches
         await mesh.wait_for(lambda: mesh.runtime.cancelled == 1, "the cancel at the runtime")
 
@@ -219,7 +224,11 @@ async def test_a_silent_fabric_costs_its_share_and_names_itself() -> None:
         mesh.fabric.is_silent = True
         with failing("DEADLINE_EXCEEDED") as failed:
             await mesh.delay(5)
-        assert "data_fabric.0-fake0000" in failed.error.message
+        assert failed.error.details == {
+            "stage": "features",
+            "hop": "data_fabric.0-fake0000",
+            "deadline_ms": 1_000,
+        }
         assert mesh.fabric.cancelled == 1
         with failing("DEADLINE_EXCEEDED") as failed:
             await mesh.client.call(

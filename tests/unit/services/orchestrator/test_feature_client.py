@@ -49,11 +49,13 @@ class Case:
         self.parts = [Part(self.work, row, 1, 10) for row in (0, 1)]
         self.work.parts = self.parts
         self.ends: list[tuple[Part, str]] = []
+        self.errors: list[MeshError] = []
 
     def _on_done(self, part: Part, error: MeshError | None) -> None:
         """As the pipeline does: an error ends the request and forgets its other parts."""
         self.ends.append((part, "" if error is None else error.name))
         if error is not None:
+            self.errors.append(error)
             self.work.end(Outcome.FAILED)
             for other in self.parts:
                 self.client.forget(other)
@@ -90,6 +92,16 @@ def test_a_silent_fabric_ends_a_request_once() -> None:
     call.expire()
     call.answered(None, MeshError("UNAVAILABLE", "late"))
     assert len(case.ends) == 1
+
+
+def test_a_silent_fabric_is_named_with_its_share() -> None:
+    """The violation says which stage and process used up how much, as one of the whole does."""
+    case = Case()
+    case.client.instance = "data_fabric.0-1234abcd"
+    case.send().expire()
+    assert case.errors[0].details == {
+        "stage": "features", "hop": "data_fabric.0-1234abcd", "deadline_ms": 1_000,
+    }  # fmt: skip
 
 
 def test_a_call_that_nobody_waits_for_is_cancelled() -> None:
