@@ -22,8 +22,8 @@ text_characters_max = 8_192
 """Of one value; the rest is cut."""
 record_bytes_max = 64 * 1024
 SECRETS = frozenset({"password", "secret", "token", "authorization", "api_key"})
-_OWN = frozenset({"at", "level", "logger", "service", "instance"})
-"""Keys that a caller cannot set."""
+OWN = frozenset({"at", "level", "logger", "service", "instance"})
+"""Keys that a caller cannot set: they tell who writes the record, not whom it is about."""
 # Valid JSON may hold these, but a terminal obeys C1 and some readers break lines at them: DEL,
 # U+0080 … U+009F, U+2028 and U+2029.
 _CONTROL = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
@@ -118,7 +118,7 @@ def _compose(logger: Any, method: str, event: Event) -> str | bytes:
     for key, value in event.items():
         if key in SECRETS:
             record[key] = "[redacted]"
-        elif key in _OWN:
+        elif key in OWN:
             record[f"{key}_"] = value
         elif isinstance(value, str) and len(value) > text_characters_max:
             record[key] = value[:text_characters_max]

@@ -62,11 +62,11 @@ class Replica:
         self.credits, self.loaded = answer.credits, answer.models
         if ready != self.ready:
             self.ready = ready
-            log.info("replica_ready", instance=self.instance, models=sorted(ready))
+            log.info("replica_ready", replica=self.instance, models=sorted(ready))
             self._on_change()
 
     def _lost(self) -> None:
-        log.warning("replica_lost", instance=self.instance, batches=len(self.batches))
+        log.warning("replica_lost", replica=self.instance, batches=len(self.batches))
         self.instance = self._nameless
         self.ready, self.loaded = frozenset(), ()
         self._on_change()

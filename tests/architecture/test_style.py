@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shared import logs
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("contracts", "shared", "services", "supervisor", "mortise")
 MODULE_LINES_MAX = 400
@@ -122,6 +124,22 @@ def test_no_exception_is_swallowed() -> None:
         and (node.type is None or all(isinstance(line, ast.Pass) for line in node.body))
     ]
     assert not swallowed
+
+
+def test_log_records_do_not_name_whom_they_are_about_as_their_writer() -> None:
+    """No call of a logger sets a key that belongs to every record (`instance` and the like)."""
+    clashes = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {keyword.arg}"
+        for path in files(*PRODUCT)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "log"
+        for keyword in node.keywords
+        if keyword.arg in logs.OWN
+    ]
+    assert not clashes
 
 
 def test_pure_modules_touch_no_socket_and_no_loop() -> None:
