@@ -37,11 +37,13 @@ class Apply(Strict, frozen=True, kw_only=True):
 
 
 class Applied(Open, frozen=True, kw_only=True):
-    """The new policy version and its commit hash; `fenced` instances take it before they serve."""
+    """The policy version in force and its commit hash; `fenced` instances take it before they
+    serve. `changed` is false when the policies were in force already: no commit was made."""
 
     version: int
     commit: Digest
     fenced: list[str]
+    changed: bool = True
 
 
 class PoliciesRequest(Strict, frozen=True, kw_only=True):

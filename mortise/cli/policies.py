@@ -56,7 +56,10 @@ def apply(
     if options.json:
         print_json(answer)
         return
-    print_line(f"policy {answer.version} is active: {answer.commit}")
+    if answer.get("changed", True):  # a control plane before this field always committed
+        print_line(f"policy {answer.version} is active: {answer.commit}")
+    else:
+        print_line(f"nothing changed: policy {answer.version} has them already: {answer.commit}")
     for instance in answer.fenced:
         print_line(f"{instance} missed it and takes it before it serves")
 

@@ -33,11 +33,13 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The version in force afterwards, and the required instances that do not have it yet."""
+    """The version in force afterwards, and the required instances that do not have it yet;
+    `is_new` when it came of this change."""
 
     version: int
     commit: str
     fenced: list[str]
+    is_new: bool
 
 
 Make = Callable[[PolicySet], Change | None]

@@ -138,7 +138,7 @@ class Committer:
             )
         changes = make(before)
         if changes is None:
-            return Committed(before.version, head.position.hash, [])
+            return Committed(before.version, head.position.hash, [], is_new=False)
         after = change(before, changes.changed, changes.removed)
         await self._check(before, after, changes)
         await asyncio.sleep(max(0.0, self._settled_at_s - self._clock.monotonic()))
@@ -158,7 +158,7 @@ class Committer:
             peer_uid=author.peer_uid,
             fenced=push.fenced,
         )
-        return Committed(after.version, entry.hash, push.fenced)
+        return Committed(after.version, entry.hash, push.fenced, is_new=True)
 
     async def _check(self, before: PolicySet, after: PolicySet, changes: Change) -> None:
         rules.check_changes(changes.changed)

@@ -46,7 +46,10 @@ class Writing:
             expected_version=None if body.expected_version is UNSET else body.expected_version,
         )
         return control.Applied(
-            version=committed.version, commit=committed.commit, fenced=committed.fenced
+            version=committed.version,
+            commit=committed.commit,
+            fenced=committed.fenced,
+            changed=committed.is_new,
         )
 
     async def publish(self, call: Call) -> control.Published:

@@ -117,7 +117,9 @@ def test_a_policy_is_applied_and_rolled_back(mesh: Mesh, tmp_path: Path) -> None
         json.dumps([{"kind": "batching", "name": "tiny", "spec": {"wait_ms": 3.0}}])
     )
     applied = command(mesh, "apply", str(tmp_path / "p.json"), "--reason", "faster")
-    assert applied["version"] == before + 1
+    assert (applied["version"], applied["changed"]) == (before + 1, True)
+    again = command(mesh, "apply", str(tmp_path / "p.json"), "--reason", "faster")
+    assert again == {**applied, "changed": False}
     (change,) = command(mesh, "diff", str(before), str(before + 1))["differences"]
     assert (change["kind"], change["name"], change["before"]) == ("batching", "tiny", None)
     restored = command(mesh, "rollback", "--to", str(before))

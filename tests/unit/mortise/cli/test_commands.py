@@ -325,6 +325,28 @@ def test_apply_reads_both_forms(
     assert "is active" in capsys.readouterr().out
 
 
+def test_apply_of_what_is_in_force_says_that_nothing_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In words, and as a field of the JSON; an older control plane does not tell."""
+    (tmp_path / "p.json").write_text(json.dumps(APPLIED))
+    whole = sample(METHODS["control_plane"]["apply"].response)
+    older = {name: value for name, value in whole.items() if name != "changed"}
+    for answer, words in (({**whole, "changed": False}, "nothing changed"), (older, "is active")):
+
+        def behaviour(
+            number: int, frame: list[Any], answer: dict[str, Any] = answer
+        ) -> Iterable[Step]:
+            yield reply(frame, answer)
+
+        with FakeServer(behaviour, service="control_plane") as server:
+            line = ["apply", str(tmp_path / "p.json"), "--home", str(server.home)]
+            assert run(line) == 0
+            assert words in capsys.readouterr().out
+            assert run([*line, "--json"]) == 0
+            assert json.loads(capsys.readouterr().out) == answer
+
+
 def test_the_trace_of_a_refused_request_has_no_combination(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
