@@ -16,6 +16,9 @@ inline_s = 100e-6
 as much."""
 buffer_rows = 1_024
 """Rows of the preallocated input buffers; a larger batch gets memory of its own."""
+lane_rows_max = 64
+"""Rows of the largest batch that is computed between fixed memory (`backends.base.Lane`): twice
+the batch that the orchestrator fills for a small model. Each row count keeps its views."""
 warm_rows = 32
 """The larger of the two batches with which a model is warmed and its cost measured."""
 warm_runs_max = 20
@@ -26,6 +29,10 @@ weights_share_max = 0.8
 switch_interval_s = 0.0005
 """How long the compute thread may hold the interpreter while the loop wants it; Python's default
 of 5 ms would delay every frame that arrives during pre- or postprocessing."""
+young_objects_max = 20_000
+"""New objects before the garbage collector looks at them: batches leave no cycles."""
+kept_max = 256
+"""Batches that are counted together; that takes less than a quarter of a millisecond."""
 failed_requests_logged_max = 32
 """Requests of one failed batch that get a log record of their own."""
 

@@ -109,6 +109,10 @@ class Generations(Generic[ModelT]):
         assert generation.state == "loading", "a load fails once"
         generation.state, generation.reason = "failed", reason
 
+    def serving(self, name: str, version: str) -> Generation[ModelT] | None:
+        """The generation that serves this version now, for use within this turn of the loop."""
+        return self._serving.get((name, version))
+
     def acquire(self, name: str, version: str) -> Generation[ModelT]:
         """The generation that serves this version, with one more reference.
 

@@ -13,10 +13,11 @@ from contracts.execution import Execute
 from contracts.inference import Tensor
 from contracts.pack import Manifest
 from contracts.types import UNSET
-from services.model_runtime.backends.base import Array, Backend
-from services.model_runtime.config import failed_requests_logged_max, inline_s
+from services.model_runtime.backends.base import Array, Backend, is_cheap
+from services.model_runtime.config import failed_requests_logged_max
 from services.model_runtime.postprocess import Checked, Postprocess
 from services.model_runtime.preprocess import Preprocess, TensorPreprocess, ViewPreprocess
+from services.model_runtime.quick import Quick
 from shared import logs
 from shared.clock import Clock
 
@@ -61,13 +62,16 @@ class Model:
             assert view_sql is not None, "a pack with a view was read with it"
             self._preprocess = ViewPreprocess(contract.view.digest, view_sql, manifest.encoders)
         self._postprocess = Postprocess(contract)
+        self.quick = Quick.of(contract, backend, clock.monotonic_us)
+        """For the commonest batches, where nothing else is pending; the same answers as `run`."""
 
     def is_inline(self, rows: int) -> bool:
         """Whether this batch is cheaper than handing it to the compute thread."""
-        return not self._backend.waits and self._backend.cost(rows) <= inline_s
+        return is_cheap(self._backend, rows)
 
     def close(self) -> None:
         """Let go of the weights."""
+        self.quick = None
         self._backend.close()
 
     def prime(self) -> None:
@@ -84,6 +88,8 @@ class Model:
             blocks=blocks,
         )
         self.run(batch, self._clock.monotonic_us())
+        if self.quick is not None:
+            self.quick.run(batch, self._clock.monotonic_us())
 
     def run(self, batch: Execute, received_us: int) -> Outcome:
         """Compute what is still wanted.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from contracts.errors import MeshError
-from contracts.execution import Memory
+from contracts.execution import Execute, Executed, Memory
 from contracts.pack import LoadedModels
 from contracts.service import Metric
 from contracts.types import Scalar
@@ -22,6 +22,7 @@ from services.model_runtime.config import (
     queue_batches_max,
     start_wait_s,
     switch_interval_s,
+    young_objects_max,
 )
 from services.model_runtime.counters import Counters
 from services.model_runtime.generations import Generations, LoadTimes
@@ -59,6 +60,7 @@ class ModelRuntime(Service):
         """Follow the policies; with a last-good set on disk, wait for its models (bounded), so
         that a restarted runtime accepts when it can answer."""
         sys.setswitchinterval(switch_interval_s)
+        gc.set_threshold(young_objects_max)
         threads = self.environment.config.threads
         pin_numerics(threads)  # this thread computes small batches itself
         self._compute_thread = Worker("compute", lambda: pin_numerics(threads))
@@ -137,16 +139,19 @@ class ModelRuntime(Service):
         """See `Service`."""
         return self._counters.metrics()
 
-    def _execute(self, call: Call) -> Deferred:
+    def _execute(self, call: Call) -> Deferred | Executed:
         """Hot path: no task, no future. What is raised here the server answers."""
-        pending = self._compute_thread.pending
-        if pending >= queue_batches_max:
+        body, pending = call.body, self._compute_thread.pending
+        if pending == 0:
+            answer = self._quick(body, int(call.received_s * 1e6))
+            if answer is not None:
+                return answer
+        elif pending >= queue_batches_max:
             raise MeshError(
                 "OVERLOADED",
                 f"{pending} batches are pending, queue_batches_max is {queue_batches_max}",
                 retry_after_ms=10,
             )
-        body = call.body
         check_counts(body)
         batch = Batch(call, self._generations.acquire(body.model_name, body.model_version))
         if pending == 0 and batch.is_inline():
@@ -155,6 +160,26 @@ class ModelRuntime(Service):
         else:
             self._compute_thread.submit(batch.compute, lambda outcome: self._ended(batch, outcome))
         return DEFERRED
+
+    def _quick(self, body: Execute, received_us: int) -> Executed | None:
+        """The answer to one of the commonest batches; nothing is pending. None: not one of them,
+        or for others to judge. The server encodes it at once, out of the model's own memory."""
+        generation = self._generations.serving(body.model_name, body.model_version)
+        if (
+            generation is None
+            or generation.model is None
+            or generation.model.quick is None
+            or generation.unwanted_since_s is not None  # its last batch has to close it
+        ):
+            return None
+        answer = generation.model.quick.run(body, received_us)
+        if answer is None:
+            return None
+        counters = self._counters
+        counters.batches_inline += 1
+        rows = answer.outputs[0].shape[0]
+        counters.count(generation.name, generation.version, rows, 0, answer.forward_us)
+        return answer
 
     def _ended(self, batch: Batch, outcome: Outcome | Raised | None) -> None:
         generation = batch.generation
@@ -167,7 +192,10 @@ class ModelRuntime(Service):
             if isinstance(outcome.error, AssertionError):
                 raise outcome.error
         else:
-            self._counters.count(generation, batch.rows, outcome)
+            failed, forward_us = len(outcome.errors), outcome.times.forward
+            self._counters.count(
+                generation.name, generation.version, batch.rows, failed, forward_us
+            )
             credits = max(0, credits_batches - self._compute_thread.pending)
             batch.answer(outcome, self._clock.monotonic_us(), credits)
         if generation.unwanted_since_s is not None:

@@ -4,14 +4,28 @@ numpy arrays in, numpy arrays out: a backend's own tensors never leave it, so sw
 nothing upstream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 
 from contracts.pack import Manifest
+from services.model_runtime.config import inline_s
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A forward of a fixed number of rows from one tensor to one, between fixed memory: fill
+    `input`, call `forward` (whatever the model raises passes through), read `output` before any
+    lane of the model is filled again. `numbers` are the output's, flat."""
+
+    input: memoryview
+    output: memoryview
+    numbers: Array
+    forward: Callable[[], None]
 
 
 class Backend(Protocol):
@@ -32,6 +46,10 @@ class Backend(Protocol):
         Whatever the model raises passes through."""
         ...
 
+    def lane(self, rows: int) -> Lane | None:
+        """The same numbers as `forward`, bit for bit, for less; None where only `forward` can."""
+        ...
+
     def cost(self, rows: int) -> float:
         """Expected seconds of a forward of this many rows, as measured by `warm`."""
         ...
@@ -44,3 +62,8 @@ class Backend(Protocol):
     def close(self) -> None:
         """Let go of the weights' maps."""
         ...
+
+
+def is_cheap(backend: Backend, rows: int) -> bool:
+    """Whether a batch of this many rows costs less on the loop than the way to another thread."""
+    return not backend.waits and backend.cost(rows) <= inline_s

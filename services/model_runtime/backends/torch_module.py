@@ -15,7 +15,8 @@ from torch.utils import deterministic, dlpack
 from contracts.errors import MeshError
 from contracts.pack import Manifest, TensorContract
 from services.model_runtime.backends.architectures import Network, build
-from services.model_runtime.backends.base import Array
+from services.model_runtime.backends.base import Array, Lane
+from services.model_runtime.backends.lanes import Lanes
 from services.model_runtime.config import (
     buffer_rows,
     warm_rows,
@@ -43,9 +44,12 @@ def pin_numerics(threads: int) -> None:
 class TorchModule:
     """A `Backend`."""
 
-    def __init__(self, network: Network, buffers: list["_Buffer"]) -> None:
+    def __init__(
+        self, network: Network, buffers: list["_Buffer"], lanes: Lanes | None = None
+    ) -> None:
         self._network: Network | None = network
         self._buffers = buffers
+        self._lanes = lanes
         self._batch_s = self._row_s = math.inf
 
     @classmethod
@@ -57,7 +61,8 @@ class TorchModule:
             network = build(manifest.architecture, weights)
         except ValueError as error:
             raise MeshError("PACK_INVALID", str(error)) from error
-        return cls(network, [_Buffer(contract) for contract in input_shapes(manifest)])
+        buffers = [_Buffer(contract) for contract in input_shapes(manifest)]
+        return cls(network, buffers, Lanes.of(manifest, weights))
 
     def warm(self) -> None:
         """Run one row and `warm_rows` rows, and fit the cost through the fastest of each."""
@@ -80,6 +85,10 @@ class TorchModule:
                 raise MeshError("MEMORY_EXHAUSTED", f"a forward of {rows} rows") from error
             raise
 
+    def lane(self, rows: int) -> Lane | None:
+        """See `Backend.lane`."""
+        return None if self._lanes is None else self._lanes.lane(rows)
+
     def cost(self, rows: int) -> float:
         """See `Backend.cost`."""
         return self._batch_s + rows * self._row_s
@@ -93,6 +102,7 @@ class TorchModule:
         """Drop the network, and with it the last references to the maps."""
         self._network = None
         self._buffers = []
+        self._lanes = None
 
     def _fastest(self, rows: int) -> float:
         inputs = [buffer.zeros(rows) for buffer in self._buffers]

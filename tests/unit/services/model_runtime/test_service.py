@@ -17,6 +17,7 @@ from contracts.errors import MeshError
 from contracts.execution import Executed
 from contracts.policies import Policy, PolicySet
 from contracts.types import Empty
+from services.model_runtime.backends import base
 from services.model_runtime.config import credits_batches, queue_batches_max
 from services.model_runtime.service import ModelRuntime
 from shared.environment import Environment
@@ -135,6 +136,22 @@ async def test_both_ways_of_computing_give_the_same_numbers(
     statistics = (await client.call("statistics", Empty())).values
     assert statistics["batches"] == 3
     assert statistics["batches_pending"] == 0
+
+
+async def test_a_quick_batch_is_counted_and_told_like_any_other(
+    client: RpcClient, make_batch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inline, with its rows and its credits; a late one goes the general way."""
+    monkeypatch.setattr(base, "inline_s", 1.0)  # however slow the machine was while it warmed
+    answer: Executed = await client.call("execute", make_batch([1, 2], model="tiny", columns=64))
+    assert (answer.outputs[0].name, answer.outputs[0].shape) == ("y", [3, 2])
+    assert answer.credits == credits_batches
+    assert answer.received_us + answer.wait_us + answer.forward_us <= answer.sent_us
+    late = make_batch([1, 2], model="tiny", columns=64, deadlines_us=[0, 1_000_000])
+    assert list((await client.call("execute", late)).errors) == [0]
+    statistics = (await client.call("statistics", Empty())).values
+    counted = ("batches", "batches_inline", "rows", "rows_failed", "batches_pending")
+    assert [statistics[name] for name in counted] == [2, 2, 6, 1, 0]
 
 
 async def test_unknown_models_and_versions_are_named(client: RpcClient, make_batch: Make) -> None:
