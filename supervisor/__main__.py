@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from shared.home import Home, HomeError
 from supervisor import run
@@ -59,17 +60,22 @@ def _status(home: Path, as_json: bool) -> int:
     elif found["running"]:
         print(f"mesh {found['state']}, pid {found['pid']}, up {found['uptime_s']:.0f} s")
         for child in found["children"]:
-            standby = child["standby"]
-            print(
-                f"{child['service']} {child['index']}: {child['condition']}"
-                f"{', ready' if child['ready'] else ''}, pid {child['pid']},"
-                f" restarts {child['restarts']}"
-                + (f", standby {standby['pid']} {standby['state']}" if standby else "")
-                + (f" ({'; '.join(child['reasons'])})" if child["reasons"] else "")
-            )
+            print(line_of(child))
     if not found["running"]:
         raise run.NotRunning(home)
     return 0
+
+
+def line_of(child: dict[str, Any]) -> str:
+    """One child's row of the status, for people; a pid that there is not is a dash."""
+    standby = child["standby"]
+    return (
+        f"{child['service']} {child['index']}: {child['condition']}"
+        f"{', ready' if child['ready'] else ''}, pid {child['pid'] or '-'},"
+        f" restarts {child['restarts']}"
+        + (f", standby {standby['pid'] or '-'} {standby['state']}" if standby else "")
+        + (f" ({'; '.join(child['reasons'])})" if child["reasons"] else "")
+    )
 
 
 def _doctor(home: Path | None, as_json: bool) -> int:
