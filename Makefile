@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+COMPILE := $(BIN)/python -m services.jobs.compile --if-needed
 DEMO ?= demo
 
-.PHONY: help demo test check contracts clean serving kills restarts fuzz push ledger features mapping train
+.PHONY: help demo test check compiled contracts clean serving kills restarts fuzz push ledger features mapping train
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
@@ -15,7 +16,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,dev]'
 	@touch $@
 
-demo: $(STAMP) ## start the mesh on the flights example and print real predictions
+compiled: $(STAMP) ## compile the hot path: about a minute, again whenever its sources change
+	@$(COMPILE) || echo "The hot path runs from source: the same answers, slower. Needed: a C compiler, Python's headers."
+
+demo: compiled ## start the mesh on the flights example and print real predictions
 	@test -e $(DEMO)/mortise.toml || $(BIN)/mortise init $(DEMO) --example flights
 	@$(BIN)/mortise status --home $(DEMO) >/dev/null 2>&1 || $(BIN)/mortise start --home $(DEMO) --detach
 	@$(BIN)/python examples/flights/client.py --home $(DEMO)
@@ -28,26 +32,26 @@ check: $(STAMP) ## format, lint, types, import rules, architecture, contract and
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 tests/architecture tests/contracts tests/unit
 
-test: check ## everything: real processes, real sockets, real kills
+test: check compiled ## everything: real processes, real sockets, real kills
 	$(BIN)/pytest tests --ignore tests/architecture --ignore tests/contracts --ignore tests/unit
 
 contracts: $(STAMP) ## write schemas, golden frames and the SDK's table anew from contracts/
 	$(BIN)/python -m contracts.generate
 
 # Proofs and measurements at full size; `make test` runs them smaller. Results: benchmarks/results/.
-serving: $(STAMP) ## throughput and latency of the whole mesh
+serving: compiled ## throughput and latency of the whole mesh
 	$(BIN)/python -m benchmarks.serving
 
-kills: $(STAMP) ## kill -9 of each service, 100 times at 1,000 requests a second; receipts are counted
+kills: compiled ## kill -9 of each service, 100 times at 1,000 requests a second; receipts are counted
 	$(BIN)/python -m benchmarks.kill_matrix --rate 1000 --kills 100 --out benchmarks/results/kill_matrix.json
 
 restarts: $(STAMP) ## 10,000 restarts of a trivial child: the supervisor's shape does not change
 	$(BIN)/python -m benchmarks.restarts 10000 benchmarks/results/restarts.json
 
-fuzz: $(STAMP) ## 10,000,000 mutated frames against the framer and a live server
+fuzz: compiled ## 10,000,000 mutated frames against the framer and a live server
 	$(BIN)/python -m tests.fuzz.wire --frames 10000000 --seed 20130101 --result benchmarks/results/fuzz-wire.json
 
-push: $(STAMP) ## how long a commit takes until it is active everywhere
+push: compiled ## how long a commit takes until it is active everywhere
 	$(BIN)/python -m benchmarks.push
 
 ledger: $(STAMP) ## receipts a second, and how long a trace takes

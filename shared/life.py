@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 from contracts.limits import heartbeat_s
-from shared import logs
+from shared import compiled, logs
 from shared.channel import (
     Beat,
     Channel,
@@ -81,6 +81,7 @@ class Life:
             "ready",
             trace_id=self._trace_id,
             standby=self._environment.standby,
+            compiled=compiled.is_in_use(),
             durations_s=durations_s,
         )
 

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contracts.limits import connections_max_default, listen_backlog
+from shared.compiled import Build
 from shared.home import HomeError
 from supervisor.findings import Finding
 from supervisor.jemalloc import find_jemalloc
-from supervisor.tree import check_tree
+from supervisor.tree import check_tree, tree
 
 python_min = (3, 11)
 kernel_min = (5, 4)
@@ -41,6 +42,15 @@ def _packages() -> Finding:
     except HomeError as error:
         return Finding("packages", "fail", str(error), "use the mortise command of one environment")
     return Finding("packages", "ok", "all from one tree")
+
+
+def _compiled() -> Finding:
+    build = Build.read(tree())
+    fault = "there is no build" if build is None else build.fault(tree())
+    if fault is None:
+        return Finding("compiled", "ok", "the hot path runs compiled")
+    fix = "python -m services.jobs.compile, then restart the mesh"
+    return Finding("compiled", "warn", f"the hot path runs from source: {fault}", fix)
 
 
 def _kernel() -> Finding:
@@ -218,6 +228,6 @@ def _shown(number: int | None) -> str:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    _python, _packages, _kernel, _somaxconn, _descriptors, _swappiness, _huge_pages,
+    _python, _packages, _compiled, _kernel, _somaxconn, _descriptors, _swappiness, _huge_pages,
     _shared_memory, _processor, _clock, _jemalloc, _persisted, _root_login,
 )  # fmt: skip

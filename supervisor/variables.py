@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 PASSED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE",
-     "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
+     "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "MORTISE_INTERPRETED"}
 )  # fmt: skip
 PASSED_PREFIXES = ("AWS_", "CUDA_", "NVIDIA_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 """Credentials of object stores and what selects a device; every other variable stays out."""
