@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
+EXIT_REFUSED = 78
+"""How a child that cannot use what it was given ends, its reason the last line on its stderr: the
+supervisor starts no other at once. Source: sysexits(3), EX_CONFIG."""
 message_bytes_max = 64 * 1024
 """Of a message; a fork request may be larger."""
 

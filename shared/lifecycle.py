@@ -17,6 +17,7 @@ import uvloop
 
 from contracts.limits import listen_backlog
 from shared import inheritance, logs
+from shared.channel import EXIT_REFUSED
 from shared.clock import SYSTEM
 from shared.environment import Environment, StartupReport
 from shared.home import socket_path
@@ -24,9 +25,12 @@ from shared.inheritance import Inheritance
 from shared.life import Life
 from shared.log_files import LogFile
 from shared.rpc.server import Server
-from shared.service import Readiness, Service, build_server
+from shared.service import Readiness, Service, StartRefused, build_server
 
-__all__ = ["Environment", "Readiness", "Service", "StartupReport", "main", "run", "running"]
+__all__ = [
+    "Environment", "Readiness", "Service", "StartRefused", "StartupReport", "main", "run",
+    "running",
+]  # fmt: skip
 
 EXIT_USAGE = 2
 _test_drain_s = 1.0
@@ -76,7 +80,8 @@ def run(
 ) -> None:
     """Live until drained; the process is already bound to its supervisor.
 
-    An exception that reaches this point is logged and raised: the process dies of it.
+    An exception that reaches this point is logged and raised: the process dies of it. A refusal
+    is told on stderr in one line, for whoever reads the start.
     """
     facts = inherited.facts
     setproctitle.setproctitle(f"services.{facts.service} {facts.index}")
@@ -91,6 +96,10 @@ def run(
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_live(service_class, environment, inherited))
+    except StartRefused as refusal:
+        logs.get("shared.lifecycle").error("start_refused", reason=str(refusal))
+        print(" ".join(str(refusal).split()), file=sys.stderr, flush=True)
+        sys.exit(EXIT_REFUSED)
     except BaseException:
         logs.get("shared.lifecycle").exception("service_died")
         raise

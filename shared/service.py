@@ -20,6 +20,11 @@ class Readiness:
     policy_version: int = 0
 
 
+class StartRefused(Exception):
+    """What the operator gave cannot be used: starting again would end the same way. The message
+    names the file, what is wrong in it and the remedy."""
+
+
 class Service:
     """One service process. Subclasses set `name` and override what they need."""
 
@@ -33,7 +38,8 @@ class Service:
         raise NotImplementedError
 
     async def start(self) -> None:
-        """Load what is needed; when it returns, the process may be probed."""
+        """Load what is needed; when it returns, the process may be probed. Raises StartRefused,
+        with which the process leaves without a traceback and is not restarted at once."""
 
     async def promoted(self) -> None:
         """Becomes the active process, before it accepts; called once in every active life."""

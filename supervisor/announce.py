@@ -67,7 +67,10 @@ class Announcer:
         self._say(f"cannot start: {reason}")
         for slot in mesh.slots:
             if slot.restarts.is_degraded:
-                self._say_words(cause_of(slot.last_words))
+                if slot.has_refused:  # the reason has its words
+                    self._say("  correct that and start again")
+                else:
+                    self._say_words(cause_of(slot.last_words))
                 service, index = slot.spec.service, slot.spec.index
                 self._say(f"  log: {log_path(home.path, service, index)}")
         if mesh.template is not None and mesh.template.restarts.is_degraded:

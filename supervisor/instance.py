@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from shared.channel import (
+    EXIT_REFUSED,
     Beat,
     Channel,
     Durations,
@@ -147,8 +148,15 @@ class Instance:
             stopped_from_s=self._stopped_from_s,
         )
 
+    @property
+    def has_refused(self) -> bool:
+        """It left because what it was given cannot be used; the reason is its last words."""
+        return self.exit is not None and self.exit.code == EXIT_REFUSED
+
     def ending(self) -> str:
         """How it ended, in words."""
+        if self.has_refused:
+            return f"refused: {self.stderr.last_lines[-1] if self.stderr.last_lines else ''}"
         parts = [str(self.exit) if self.exit else "", self.reason]
         return ", ".join(part for part in parts if part) or "running"
 

@@ -1,9 +1,9 @@
 """When an ended child starts again: restart intensity in OTP's words, as a pure table.
 
-State: steady → (more than `restarts_max` exits within `period_s`) → degraded → (ready and up for
-`stable_s`) → steady. Steady: the first exit of a period starts again at once, the next ones after
-0.1 s, doubled each time up to 5 s. Degraded: one slow try at a time, ever slower up to a bound.
-Any exit counts, also with code 0; one that the supervisor asked for does not.
+State: steady → (more than `restarts_max` exits within `period_s`, or a refusal) → degraded → (ready
+and up for `stable_s`) → steady. Steady: the first exit of a period starts again at once, the next
+ones after 0.1 s, doubled each time up to 5 s. Degraded: one slow try at a time, ever slower up to a
+bound. Any exit counts, also with code 0; one that the supervisor asked for does not.
 """
 
 from collections import deque
@@ -38,17 +38,18 @@ class Restarts:
         self.is_degraded = False
         self.count = 0
 
-    def exited(self, now_s: float, random_share: float) -> float:
+    def exited(self, now_s: float, random_share: float, *, is_refusal: bool = False) -> float:
         """Count an exit; return the seconds to wait before the next start.
 
-        `random_share` in [0, 1) chooses the place within the jitter.
+        `random_share` in [0, 1) chooses the place within the jitter. A refusal (of a file that
+        only the operator can correct) would come again, so what follows are slow tries.
         """
         bounds = self._intensity
         self.count += 1
         while self._exits_s and now_s - self._exits_s[0] >= bounds.period_s:
             self._exits_s.popleft()
         self._exits_s.append(now_s)
-        if self.is_degraded or len(self._exits_s) > bounds.restarts_max:
+        if is_refusal or self.is_degraded or len(self._exits_s) > bounds.restarts_max:
             self.is_degraded = True
             delay_s = min(bounds.slow_s_max, bounds.slow_s_min * 2.0**self._slow_tries)
             self._slow_tries += 1

@@ -48,6 +48,7 @@ class Slot:
         self.restarts = Restarts(intensity)
         self.standby_restarts = Restarts(intensity)
         self.last_ending = ""
+        self.has_refused = False
         self.last_words: list[str] = []
         self.trace_id = trace_id
         self._leaving: list[Instance] = []
@@ -220,10 +221,11 @@ class Slot:
         now_s = self._clock.monotonic()
         was_active = instance is self.active
         restarts = self.restarts if was_active else self.standby_restarts
-        delay_s = restarts.exited(now_s, random.random())
+        is_refusal = instance.has_refused
+        delay_s = restarts.exited(now_s, random.random(), is_refusal=is_refusal)
         if was_active:
             self.active, self._active_due_s = None, now_s + delay_s
-            self.last_ending = instance.ending()
+            self.last_ending, self.has_refused = instance.ending(), is_refusal
             self.last_words = list(instance.stderr.last_lines)
         else:
             self.standby = None

@@ -102,7 +102,8 @@ def _standby(standby: Instance) -> StandbyRow:
 def _reasons(slot: Slot, active: Instance | None, said: list[str] | None) -> list[str]:
     reasons = list(said or [])
     if slot.restarts.is_degraded:
-        reasons.append(f"failed too often, last: {slot.last_ending}")
+        why = "" if slot.has_refused else "failed too often, last: "
+        reasons.append(why + slot.last_ending)
     if slot.standby_restarts.is_degraded:
         reasons.append("its standby fails too often")
     if active is not None and said is None and active.state == "ready":

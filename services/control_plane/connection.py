@@ -9,6 +9,8 @@ from pathlib import Path
 
 import apsw
 
+from shared.service import StartRefused
+
 sqlite_version_min = 3_051_003
 """3.51.3 fixed the WAL-reset bug. Source: https://sqlite.org/releaselog/3_51_3.html"""
 _busy_timeout_ms = 5_000
@@ -20,7 +22,7 @@ assert sqlite_version_min <= apsw.SQLITE_VERSION_NUMBER, (
 )
 
 
-class DatabaseError(Exception):
+class DatabaseError(StartRefused):
     """A database that cannot be used; the message says why and what to do."""
 
 

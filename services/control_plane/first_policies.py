@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from contracts.policies import Policy
+from shared.service import StartRefused
 
 NAME = "policies.toml"
 
 
-class FirstPoliciesError(Exception):
+class FirstPoliciesError(StartRefused):
     """The file cannot be used; the message says what to change."""
 
 

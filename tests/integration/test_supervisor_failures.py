@@ -77,6 +77,23 @@ def test_a_start_that_cannot_succeed_says_why(behaviour: str, reason: str) -> No
             assert "RuntimeError: a toy that cannot start" in output
 
 
+def test_a_fault_of_configuration_is_refused_once() -> None:
+    """No restart, no traceback: `start` fails with the child's own words, that name file, entry
+    and field, and says what to do."""
+    with toy_mesh({"control_plane": {"behaviour": "refuse"}, "orchestrator": {}}) as mesh:
+        assert mesh.process is not None
+        assert mesh.process.wait(20) == 1
+        output = mesh.output()
+        assert (
+            "cannot start: control_plane 0 does not start: refused: toys.toml: toy 2, bear:"
+            " colour is 7, expected a name\n  correct that and start again\n"
+        ) in output
+        assert "Traceback" not in output
+        log = (mesh.home / ".mortise" / "log" / "supervisor.0.jsonl").read_text()
+        assert log.count('"child_exited"') == 1
+        assert not mesh.processes()
+
+
 def test_a_child_that_ignores_sigterm_is_killed() -> None:
     """The drain waits no longer than the child's budget; what a child left behind goes as well."""
     children = {

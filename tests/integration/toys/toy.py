@@ -13,7 +13,7 @@ from contracts.methods import EVERY_SERVICE, METHODS
 from shared import lifecycle
 from shared.forking import serve_template
 from shared.rpc.server import Call, Handler
-from shared.service import Readiness, Service
+from shared.service import Readiness, Service, StartRefused
 
 BEHAVIOUR = sys.argv[-1]
 
@@ -33,6 +33,8 @@ class Toy(Service):
 
     async def start(self) -> None:
         """Misbehave here."""
+        if BEHAVIOUR == "refuse":
+            raise StartRefused("toys.toml: toy 2, bear: colour is 7, expected a name")
         if BEHAVIOUR == "crash":
             raise RuntimeError("a toy that cannot start")
         if BEHAVIOUR == "crash-once-fixed" and not (self.environment.home / "fixed").exists():

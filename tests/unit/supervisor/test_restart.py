@@ -29,6 +29,16 @@ def test_one_more_than_the_intensity_degrades() -> None:
     assert restarts.exited(150.0, MIDDLE) == 60.0, "bounded"
 
 
+def test_a_refusal_is_not_tried_again_soon() -> None:
+    """The first one degrades: what was given would be refused again; it is looked at slowly."""
+    restarts = Restarts(Intensity())
+    assert restarts.exited(0.0, MIDDLE, is_refusal=True) == 20.0
+    assert restarts.is_degraded
+    assert restarts.exited(20.0, MIDDLE, is_refusal=True) == 40.0
+    restarts.recovered()
+    assert restarts.exited(90.0, MIDDLE) == 0.0
+
+
 def test_spaced_exits_never_degrade() -> None:
     """An exit counts for `period_s`: one each 7 s keeps within the intensity for ever."""
     restarts = Restarts(Intensity())
