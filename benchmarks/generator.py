@@ -43,14 +43,12 @@ class Template:
         body = {"model_name": "tiny", "id": marker, "inputs": [tensor]}
         packed = msgpack.packb([0, 0, "infer", [body]])
         # msgpack writes msgid 0 as one byte; ours always takes five.
-        self._after_msgid = packed[3:]
-        self._id_at = len(REQUEST_HEAD) + 4 + self._after_msgid.index(marker.encode())
+        self._before_id, self._after_id = packed[3:].split(marker.encode())
 
     def request(self, msgid: int) -> bytes:
         """The frame of request `msgid`."""
-        frame = bytearray(REQUEST_HEAD + msgid.to_bytes(4, "big") + self._after_msgid)
-        frame[self._id_at : self._id_at + ID_DIGITS] = b"%016x" % msgid
-        return bytes(frame)
+        number = msgid.to_bytes(4, "big")
+        return b"".join((REQUEST_HEAD, number, self._before_id, b"%016x" % msgid, self._after_id))
 
 
 class Client(asyncio.Protocol):
@@ -76,7 +74,22 @@ class Client(asyncio.Protocol):
     def data_received(self, chunk: bytes) -> None:
         """Every whole answer in the chunk."""
         self._unpacker.feed(chunk)
-        self._fed += chunk
+        if not self._fed:
+            # By far the commonest chunk is one whole answer, which need not be copied.
+            try:
+                self._unpacker.skip()
+            except msgpack.OutOfData:
+                self._fed += chunk
+                return
+            end = self._unpacker.tell() - self._done
+            self._done += end
+            rest = chunk[end:]
+            self._answer(chunk if not rest else chunk[:end])
+            if not rest:
+                return
+            self._fed += rest
+        else:
+            self._fed += chunk
         start = 0
         while True:
             try:
