@@ -5,6 +5,7 @@ The `mortise` command offers the same with tables; this one needs nothing but th
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def main() -> int:
 
 def _obey(options: argparse.Namespace, home: Path) -> int:
     if options.command == "start":
-        return run.start(home, options.detach)
+        return _start(home, options.detach)
     if options.command == "stop":
         return run.stop(home)
     if options.command == "restart":
@@ -51,6 +52,14 @@ def _obey(options: argparse.Namespace, home: Path) -> int:
     if options.command == "status":
         return _status(home, options.json)
     return _doctor(home if options.home or (home / "mortise.toml").exists() else None, options.json)
+
+
+def _start(home: Path, detach: bool) -> int:
+    is_foreground = not detach and run.READY_VARIABLE not in os.environ
+    code = run.start(home, detach)
+    if is_foreground and code == 0:
+        print("stopped")
+    return code
 
 
 def _status(home: Path, as_json: bool) -> int:
