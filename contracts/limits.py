@@ -7,7 +7,7 @@ PROTOCOL_VERSION = 1
 """Grows by one when a field is born that an older peer must not receive."""
 
 frame_bytes_max = 16 * 1024 * 1024
-"""A longer frame: the connection is closed and counted."""
+"""A longer frame: a request is told INVALID_REQUEST; the connection is closed and counted."""
 frame_objects_max = 524_288
 """MessagePack objects (keys and values alike) in a large frame: 4,096 rows of 64 columns. In C they
 pass in 4 ms; 16 MiB of one-byte objects would take 80. More: the connection is closed."""

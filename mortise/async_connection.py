@@ -1,6 +1,7 @@
 """One asyncio connection to a service's Unix socket; the msgids tell its calls apart."""
 
 import asyncio
+import contextlib
 import random
 import time
 from typing import NamedTuple
@@ -41,14 +42,13 @@ class AsyncConnection:
         return not self._lost and not self._goes_away
 
     async def send(self, msgid: int, frame: bytes, *, asks_items: bool) -> None:
-        """Start a call. Raises Lost; `end` it in any case."""
+        """Start a call; `end` it in any case. A peer that closed meanwhile may have said why,
+        which `receive` finds out."""
         queue: asyncio.Queue[Answer | Notice | None] = asyncio.Queue(ITEMS_WAITING_MAX)
         self._pending[msgid] = _Pending(queue, asks_items)
-        try:
+        with contextlib.suppress(ConnectionError):
             self._writer.write(frame)
             await self._writer.drain()
-        except OSError as error:
-            raise Lost(f"the connection to {self.path} broke: {error}") from error
 
     async def receive(self, msgid: int) -> Answer | Notice:
         """The next stream item or the answer of a call. Raises Lost when the connection ends."""

@@ -30,10 +30,13 @@ class Connection:
         return self._next_msgid
 
     def send(self, frame: bytes, deadline_s: float) -> None:
-        """Write a frame whole. Raises Lost."""
+        """Write a frame whole. Raises Lost; a peer that closed meanwhile may have said why, which
+        `receive` finds out."""
         try:
             self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
             self._socket.sendall(frame)
+        except (BrokenPipeError, ConnectionResetError):
+            return
         except OSError as error:
             self.close()
             raise Lost(f"the connection to {self.path} broke: {error}") from error

@@ -95,6 +95,10 @@ class Connection:
         """A frame that is no envelope; False closes the connection."""
         return False
 
+    def violated(self, fault: str, opening: bytes) -> None:
+        """Called once when the peer sent what is no message, or breaks a limit and begins so (else
+        empty): the connection is closed next."""
+
     def resumed(self) -> None:
         """Called once there is room again, if `owes_resume` was set."""
 
@@ -185,14 +189,19 @@ class Connection:
                 envelope = decode_envelope(frame)
             except DECODE_ERRORS:
                 if not self.undecodable(frame):
-                    self.fault = "not a MessagePack-RPC message"
+                    self._violate("not a MessagePack-RPC message", b"")
             else:
                 self.received(envelope)
             if self.fault is not None or self.is_closing:
                 break
-        if self.fault is None and not self._later:
-            self.fault = self._framer.fault
+        fault = self._framer.fault
+        if fault is not None and self.fault is None and not self._later:
+            self._violate(fault, self._framer.opening)
         self._end_chunk()
+
+    def _violate(self, fault: str, opening: bytes) -> None:
+        self.fault = fault
+        self.violated(fault, opening)
 
     def _end_chunk(self) -> None:
         """What was answered leaves now."""

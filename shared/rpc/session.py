@@ -12,6 +12,7 @@ from contracts.errors import MeshError
 from contracts.frames import Envelope, Notification, Request
 from contracts.limits import in_flight_per_connection_max
 from contracts.types import UNSET
+from shared import logs
 from shared.access import Peer
 from shared.deadline import deadline_after
 from shared.rpc.answers import Answers
@@ -21,6 +22,8 @@ from shared.rpc.refusals import over_the_cap, why_refused
 from shared.rpc.serving import CONNECTION_CAP, Serving
 from shared.wire import codec
 from shared.wire.framing import Frame
+
+log = logs.get("shared.rpc.session")
 
 
 class Session(Answers):
@@ -56,6 +59,15 @@ class Session(Answers):
         text = "the request is not [0, msgid, method, [body, context?]]"
         self._refuse_unseen(msgid, MeshError("INVALID_REQUEST", text))
         return True
+
+    def violated(self, fault: str, opening: bytes) -> None:
+        """Logged; a request that breaks a limit is answered with it before the connection ends."""
+        log.warning("frame_refused", reason=fault, peer_uid=self.peer.uid, peer_pid=self.peer.pid)
+        msgid = codec.opening_msgid(opening)
+        if msgid is None or self._is_refused:
+            return
+        self._serving.counters.received += 1
+        self._refuse_unseen(msgid, MeshError("INVALID_REQUEST", f"{fault}; send less at once"))
 
     # Messages.
 

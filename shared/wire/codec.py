@@ -28,6 +28,9 @@ _RESPONSE_HEAD = struct.Struct(">BBBIB")
 _STREAM_HEAD = struct.Struct(">10sBIBI")
 _QUOTED = re.compile(r"`([^`]*)(`|$)")
 _NIL = b"\xc0"
+_UNSIGNED_BYTES = {0xCC: 1, 0xCD: 2, 0xCE: 4}
+_REQUEST_OPENING_BYTES = 7
+"""`[0, msgid` with the longest msgid."""
 
 decode_envelope = cast("Callable[[Frame], Envelope]", msgspec.msgpack.Decoder(Envelope).decode)
 decode_error = msgspec.msgpack.Decoder(ErrorBody).decode
@@ -57,6 +60,18 @@ class Params(Protocol):
 
     body: Any
     context: Context
+
+
+def opening_msgid(opening: bytes) -> int | None:
+    """The msgid of the request that begins with these bytes; None when no request does, or not
+    in its shortest form."""
+    if len(opening) < _REQUEST_OPENING_BYTES or not opening.startswith(b"\x94\x00"):
+        return None
+    head = opening[2]
+    if head < 0x80:  # positive fixint
+        return head
+    width = _UNSIGNED_BYTES.get(head)
+    return None if width is None else int.from_bytes(opening[3 : 3 + width], "big")
 
 
 def whole_envelope(chunk: bytes) -> Envelope | None:

@@ -16,6 +16,8 @@ WALKED_BYTES_MIN = 262_144
 """An incomplete frame of this size is walked instead of scanned: the scanner's buffer would hold
 it once more, and never shrink. It is also the largest read of a loop, so that every frame of twice
 this size is walked, however it is split; a shorter one cannot break a limit of the walk."""
+OPENING_BYTES = 16
+"""Of a refused frame, which is more than the type and msgid of a request take."""
 ENVELOPE_HEADS = (0x93, 0x94)
 """fixarray of 3 (notification) and 4 (request, response): what every frame begins with."""
 
@@ -39,14 +41,17 @@ class Framer:
 
     After a violation `fault` says what was wrong and nothing more is given out: the connection
     must be closed. Frames completed before the violation are given out, however the stream was
-    split into chunks. While `is_behind` the caller must call `catch_up` in its next turns before
+    split into chunks. `opening` is how a large frame begins that broke a limit, else empty.
+    While `is_behind` the caller must call `catch_up` in its next turns before
     it feeds more. `pending` is what arrived of an incomplete frame; `close` gives it back.
     """
 
-    __slots__ = ("_fed", "_held", "_limit", "_scanner", "_walk", "fault", "is_behind", "pending")
+    __slots__ = ("_fed", "_held", "_limit", "_scanner", "_walk", "fault", "is_behind", "opening",
+                 "pending")  # fmt: skip
 
     def __init__(self, held: HeldBytes, *, limit: int = frame_bytes_max) -> None:
         self.fault: str | None = None
+        self.opening = b""
         self.is_behind = False
         self._held = held
         self._limit = limit
@@ -76,7 +81,7 @@ class Framer:
                 self._scanner.skip()
                 stop = end - self._fed + self._scanner.tell()
                 if stop - start > self._limit:
-                    return self._fail(frames, f"frame is longer than {self._limit} bytes")
+                    return self._fail(frames, self._too_long())
                 frames.append(self._cut(chunk, start, stop))
                 start = stop
         except OutOfData:
@@ -119,7 +124,7 @@ class Framer:
         """Hold the beginning of a frame; a large one leaves the scanner, which copies it."""
         self._hold(rest)
         if len(self.pending) > self._limit:
-            return self._fail(frames, f"frame is longer than {self._limit} bytes")
+            return self._refuse(frames, self._too_long())
         if len(self.pending) < WALKED_BYTES_MIN:
             return self._check_held(frames)
         self._renew()
@@ -131,10 +136,10 @@ class Framer:
         try:
             progress = walk.advance(self.pending)
         except Violation as violation:
-            return self._fail(frames, str(violation))
+            return self._refuse(frames, str(violation))
         is_waiting = progress is Progress.NEEDS_BYTES  # then all that is held belongs to the frame
         if (len(self.pending) if is_waiting else walk.position) > self._limit:
-            return self._fail(frames, f"frame is longer than {self._limit} bytes")
+            return self._refuse(frames, self._too_long())
         if progress is not Progress.DONE:
             self.is_behind = not is_waiting
             return self._check_held(frames)
@@ -153,6 +158,14 @@ class Framer:
         # max_buffer_size 0 is the largest: the scanner's own limit also hits legal frames.
         self._scanner = Unpacker(read_size=SCANNER_READ_BYTES, max_buffer_size=0)
         self._fed = 0
+
+    def _too_long(self) -> str:
+        return f"the frame is longer than frame_bytes_max, {self._limit} bytes"
+
+    def _refuse(self, frames: list[Frame], fault: str) -> list[Frame]:
+        """The open frame breaks a limit: nothing of it is kept but how it begins."""
+        self.opening = bytes(self.pending[:OPENING_BYTES])
+        return self._fail(frames, fault)
 
     def _fail(self, frames: list[Frame], fault: str) -> list[Frame]:
         self.fault = fault

@@ -91,7 +91,7 @@ class Walk:
             objects += 1
         self.position, self._left, self._objects = position, left, objects
         if objects > frame_objects_max:
-            raise Violation(f"frame holds more than {frame_objects_max} objects")
+            raise Violation(f"the frame holds more objects than {frame_objects_max=}")
         if not left and position <= size:
             return Progress.DONE
         if not left or position >= size or is_cut:
@@ -114,7 +114,7 @@ def _measure(held: bytearray, position: int) -> tuple[int, int]:
         width, fixed = _PAYLOAD[head]
         length = int.from_bytes(held[position + 1 : position + 1 + width], "big")
         if head == _STR_32 and length > frame_str_bytes_max:
-            raise Violation(f"a str of {length} bytes, {frame_str_bytes_max=}")
+            raise Violation(f"the frame holds a str of {length} bytes, {frame_str_bytes_max=}")
         return fixed + width + length, 0
     if head in _CONTAINER:
         width, objects = _CONTAINER[head]

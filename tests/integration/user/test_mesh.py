@@ -49,6 +49,19 @@ def test_an_array_goes_in_and_an_array_comes_out(mesh: Mesh) -> None:
     assert result.timing_us.forward > 0
 
 
+async def test_a_text_beyond_the_wire_is_refused_by_its_limit(mesh: Mesh) -> None:
+    """The server stops reading it and closes; both clients still learn which limit it was."""
+    text = "x" * (8 * 1024 * 1024)
+    with mesh.client() as client, pytest.raises(mortise.INVALID_REQUEST) as refusal:
+        client.infer("sleepy", text=text)
+    assert "frame_str_bytes_max=1048576" in refusal.value.message
+    async with mortise.AsyncClient(home=mesh.home) as client:
+        for _ in range(2):
+            with pytest.raises(mortise.INVALID_REQUEST, match="frame_str_bytes_max"):
+                await client.infer("sleepy", text=text)
+        assert (await client.infer("sleepy", inputs={"x": [[1.0]]})).outputs["y"][0, 0] == 2.0
+
+
 async def test_many_asynchronous_calls_get_their_own_answers(mesh: Mesh) -> None:
     """A hundred at once over one connection."""
     async with mortise.AsyncClient(home=mesh.home) as client:

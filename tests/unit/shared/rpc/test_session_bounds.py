@@ -7,7 +7,12 @@ import msgspec
 import pytest
 
 from contracts.inference import StreamItem
-from contracts.limits import frame_objects_max, stream_pause_bytes, write_buffer_bytes_max
+from contracts.limits import (
+    frame_objects_max,
+    frame_str_bytes_max,
+    stream_pause_bytes,
+    write_buffer_bytes_max,
+)
 from shared.rpc.connection import SLOW_READER, turn_frames_max
 from shared.wire.walk import slice_work
 from tests.unit.shared.rpc.fakes import Held, Stage, request
@@ -147,8 +152,41 @@ def test_a_bomb_by_count_closes_the_connection_after_a_few_turns() -> None:
         stage.loop.turn()
         turns += 1
     assert turns == frame_objects_max // slice_work
-    assert transport.messages() == [[1, 1, None, {}]]
-    assert "objects" in str(stage.counts["last_fault"])
+    assert [(m[1], m[2] and m[2]["name"]) for m in transport.messages()] == [
+        (1, None),
+        (2, "INVALID_REQUEST"),
+    ]
+    assert "frame_objects_max" in str(stage.counts["last_fault"])
+
+
+def test_a_str_over_its_limit_is_answered_before_the_connection_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """INVALID_REQUEST under its msgid names the limit and what came, as does the log; nothing
+    after it is read, and the connection is counted as broken."""
+    stage = Stage()
+    session, transport = stage.connect()
+    text = request(7, "infer", {"model_name": "tiny", "text": ["x" * (frame_str_bytes_max + 1)]})
+    session.data_received(text[:300_000])
+    session.data_received(text[300_000:] + request(8, "ping"))
+    ((_, msgid, error, result),) = transport.messages()
+    assert (msgid, error["name"], result) == (7, "INVALID_REQUEST", None)
+    assert f"a str of {frame_str_bytes_max + 1} bytes, {frame_str_bytes_max=}" in error["message"]
+    assert transport.is_closed
+    counts = stage.counts
+    assert (counts["frame_errors"], counts["received"], counts["refused"]) == (1, 1, 1)
+    assert "frame_str_bytes_max" in capsys.readouterr().err
+
+
+def test_a_notification_over_a_limit_has_nobody_to_answer() -> None:
+    """The connection is closed and counted all the same."""
+    stage = Stage()
+    session, transport = stage.connect()
+    message = msgpack.packb([2, "cancel", ["x" * (frame_str_bytes_max + 1)]])
+    session.data_received(message[:300_000])
+    assert transport.messages() == []
+    assert transport.is_closed
+    assert stage.counts["frame_errors"] == 1
 
 
 def test_a_request_that_takes_turns_to_walk_holds_back_what_follows() -> None:

@@ -120,6 +120,15 @@ def test_a_broken_body_is_refused_by_name(case: str) -> None:
     assert words in refusal(*parts)
 
 
+@pytest.mark.parametrize("msgid", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1])
+def test_the_msgid_is_read_from_how_a_request_begins(msgid: int) -> None:
+    """Each form that an encoder chooses; of what is no request, or cut off, there is none."""
+    frame = msgpack.packb([0, msgid, "infer", [{}]])
+    assert codec.opening_msgid(frame[:16]) == msgid
+    for other in (frame[:2], msgpack.packb([2, "cancel", [msgid]]), b"", b"\x94\x00\xd9" + frame):
+        assert codec.opening_msgid(other) is None
+
+
 def test_invalid_utf_8_is_refused() -> None:
     """A str that is none."""
     with pytest.raises(codec.DECODE_ERRORS):

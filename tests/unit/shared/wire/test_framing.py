@@ -171,7 +171,9 @@ def test_a_frame_is_refused_before_it_is_whole() -> None:
     assert cutter.feed(head + b"\0" * (LIMIT - len(head))) == []
     assert cutter.fault is None
     cutter.feed(b"\0")
-    assert cutter.fault == f"frame is longer than {LIMIT} bytes"
+    assert cutter.fault == f"the frame is longer than frame_bytes_max, {LIMIT} bytes"
+    assert cutter.opening == (head + bytes(16))[:16]
+    assert cutter.pending == b""
 
 
 def test_a_limit_of_zero_refuses_everything() -> None:
@@ -240,7 +242,10 @@ def test_a_bomb_by_count_is_refused_in_slices_before_it_is_whole() -> None:
             slices += 1
         if cutter.fault:
             break
-    assert cutter.fault == f"frame holds more than {frame_objects_max} objects"
+    assert (
+        cutter.fault == f"the frame holds more objects than frame_objects_max={frame_objects_max}"
+    )
+    assert cutter.opening.startswith(head[:8])
     assert consumed <= frame_objects_max + CHUNK
     assert slices >= frame_objects_max // slice_work - 3
 
