@@ -3,7 +3,7 @@
 from contracts.service import Metric
 from contracts.types import Scalar
 from services.model_runtime.config import kept_max
-from shared.metrics import Counter, Histogram, Registry
+from shared.metrics import Counter, Distribution, Histogram, Registry, Value
 
 _Computed = tuple[str, str, int, int, int]
 """Model, version, rows, failed rows, microseconds of the forward."""
@@ -24,6 +24,7 @@ class Counters:
         self._forward = self._registry.add(
             Histogram("ai_runtime_forward_seconds", "Forward of one batch.", labels)
         )
+        self._by_version: dict[tuple[str, str], tuple[Value, Value, Distribution]] = {}
         self._kept: list[_Computed] = []
         self._batches_total = self._rows_total = self._rows_failed_total = 0
         self.batches_inline = self.batches_cancelled = 0
@@ -38,14 +39,26 @@ class Counters:
     def _fold(self) -> None:
         kept, self._kept = self._kept, []
         for model, version, rows, failed, forward_us in kept:
-            self._batches.labels(model, version).add(1)
-            self._rows.labels(model, version, "ok").add(rows - failed)
-            self._forward.labels(model, version).observe(forward_us / 1e6)
+            batches, rows_ok, forward_s = self._handles(model, version)
+            batches.value += 1
+            rows_ok.value += rows - failed
+            forward_s.observe(forward_us / 1e6)
             self._rows_total += rows
             if failed:
                 self._rows.labels(model, version, "failed").add(failed)
                 self._rows_failed_total += failed
         self._batches_total += len(kept)
+
+    def _handles(self, model: str, version: str) -> tuple[Value, Value, Distribution]:
+        """The series of a version that every batch counts in."""
+        handles = self._by_version.get((model, version))
+        if handles is None:
+            handles = self._by_version[model, version] = (
+                self._batches.labels(model, version),
+                self._rows.labels(model, version, "ok"),
+                self._forward.labels(model, version),
+            )
+        return handles
 
     def statistics(self) -> dict[str, Scalar]:
         """The totals."""

@@ -20,7 +20,7 @@ from services.model_runtime.config import lane_rows_max
 Layer = tuple[Tensor, Tensor]
 """(bias, transposed weights)."""
 Step = tuple[Tensor, Tensor, Tensor, Tensor]
-"""(bias, input, transposed weights, output)."""
+"""(bias as often as there are rows, input, transposed weights, output)."""
 
 
 class Lanes:
@@ -57,7 +57,7 @@ class Lanes:
             return None
         views = [buffer[:rows] for buffer in self._buffers]
         steps = [
-            (bias, x, weights, y)
+            (bias.expand(rows, -1), x, weights, y)
             for (bias, weights), (x, y) in zip(self._layers, pairwise(views), strict=True)
         ]
         output = views[-1].numpy()
