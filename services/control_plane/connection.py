@@ -28,12 +28,13 @@ class DatabaseError(StartRefused):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """`application_id` marks the file as ours; migration n leads from user_version n to n + 1;
+    """`application_id` marks the file as ours; migration n, a script or a function, leads from
+    user_version n to n + 1;
     `cache_kib` bounds the writer's page cache: a transaction that dirties more pages spills;
     `checkpoint_pages` is the length of the write-ahead log at which it is copied back."""
 
     application_id: int
-    migrations: tuple[str, ...]
+    migrations: tuple[str | Callable[[apsw.Connection], None], ...]
     cache_kib: int = 2_048
     checkpoint_pages: int = 1_000
 
@@ -103,7 +104,10 @@ def _migrate(connection: apsw.Connection, path: Path, schema: Schema) -> None:
         copy.unlink(missing_ok=True)
         connection.execute("VACUUM INTO ?", (str(copy),))
     with connection:
-        for script in schema.migrations[version:]:
-            connection.execute(script)
+        for migration in schema.migrations[version:]:
+            if isinstance(migration, str):
+                connection.execute(migration)
+            else:
+                migration(connection)
         connection.pragma("application_id", schema.application_id)
         connection.pragma("user_version", known)

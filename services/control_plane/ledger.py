@@ -2,55 +2,36 @@
 
 A receipt is kept once by its content, which also covers a record that is shipped again, out of
 order, or from a copied spool file. Billing counts a (tenant_id, id) once: the first ok answer, or
-as long as there is none the first one.
+as long as there is none the first one. `receipts.py` writes the receipts, this finds them.
 """
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import apsw
 import msgspec
 
 from contracts.lineage import Combination, Receipt
+from services.control_plane import ledger_schema
 from services.control_plane.connection import Schema
 from services.control_plane.database import Database
-from services.control_plane.receipts import (
-    OK,
-    Stored,
-    decode_receipt,
-    put_receipts,
-    request_key,
+from services.control_plane.receipt_keys import (
+    from_blob,
+    request_digest,
+    to_blob,
+    trace_keys,
 )
+from services.control_plane.receipts import OK, Stored, decode_receipt, group_of, put_receipts
+from services.control_plane.recent import Recent
 
 NAME = "ledger.db"
 _ballast_bytes = 8 * 1024 * 1024
 SCHEMA = Schema(
     application_id=0x6D_6C_65_64,  # "mled"
-    migrations=(
-        """
-        CREATE TABLE receipts (
-            number INTEGER PRIMARY KEY, trace BLOB NOT NULL, content INTEGER NOT NULL,
-            body BLOB NOT NULL
-        );
-        CREATE UNIQUE INDEX receipts_by_trace ON receipts (trace, content);
-        CREATE TABLE requests (
-            request BLOB PRIMARY KEY, answers INTEGER NOT NULL, billed INTEGER NOT NULL,
-            is_ok INTEGER NOT NULL
-        ) WITHOUT ROWID;
-        CREATE TABLE combinations (
-            snapshot TEXT PRIMARY KEY, model TEXT NOT NULL, first_us INTEGER NOT NULL,
-            last_us INTEGER NOT NULL, body BLOB NOT NULL
-        );
-        CREATE INDEX combinations_by_model ON combinations (model, first_us);
-        CREATE TABLE totals (
-            id INTEGER PRIMARY KEY CHECK (id = 1), receipts INTEGER NOT NULL,
-            requests INTEGER NOT NULL
-        );
-        INSERT INTO totals VALUES (1, 0, 0);
-        CREATE TABLE unreadable (content INTEGER PRIMARY KEY, body BLOB NOT NULL);
-        """,
-    ),
+    migrations=ledger_schema.MIGRATIONS,
     cache_kib=16_384,
     checkpoint_pages=6_000,  # 24 MiB, below the bound at which readers are held back
 )
@@ -58,6 +39,8 @@ _decode_combination = msgspec.json.Decoder(Combination).decode
 _NEVER_US = 2**62
 _answers_max = 64
 """Answers to one trace id that a look-up considers, the newest."""
+_candidates_max = 1_024
+"""Receipts under a trace's key that are looked at, the newest; other traces may share the key."""
 _combinations_max = 64
 
 
@@ -94,6 +77,7 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.totals = Totals(0, 0)
+        self._recent = Recent()
 
     @classmethod
     def at(cls, folder: Path, vfs: str | None = None) -> "Ledger":
@@ -113,7 +97,7 @@ class Ledger:
         def work(connection: apsw.Connection) -> tuple[Stored, Totals]:
             for combination in combinations:
                 _put_combination(connection, combination)
-            stored = put_receipts(connection, receipts)
+            stored = put_receipts(connection, receipts, self._recent)
             return stored, _read_totals(connection)
 
         stored, self.totals = await self.database.write(work)
@@ -155,18 +139,43 @@ def _put_combination(connection: apsw.Connection, combination: Combination) -> N
 
 
 def _find(connection: apsw.Connection, trace_id: str) -> Found | None:
-    rows = connection.execute(
-        "SELECT body FROM receipts WHERE trace = ? ORDER BY number DESC LIMIT ?",
-        (bytes.fromhex(trace_id), _answers_max),
-    )
-    receipts = [decode_receipt(body) for (body,) in rows]
+    receipts = list(islice(_answers(connection, trace_id), _answers_max))
     if not receipts:
         return None
     receipt = next((answer for answer in receipts if answer.status == OK), receipts[0])
     answers = connection.execute(
-        "SELECT answers FROM requests WHERE request = ?", (request_key(receipt),)
+        "SELECT answers FROM repeated WHERE request = ?", (request_digest(receipt),)
     ).get
     body = connection.execute(
         "SELECT body FROM combinations WHERE snapshot = ?", (receipt.snapshot,)
     ).get
-    return Found(receipt, None if body is None else _decode_combination(body), answers)
+    combination = None if body is None else _decode_combination(body)
+    return Found(receipt, combination, 1 if answers is None else answers)
+
+
+def _answers(connection: apsw.Connection, trace_id: str) -> Iterator[Receipt]:
+    """The receipts of a trace, newest first."""
+    trace = bytes.fromhex(trace_id)
+    first, bodies = 0, list[msgspec.Raw]()
+    for number in _numbers(connection, trace_keys([trace_id])):
+        if not first <= number < first + len(bodies):
+            first, bodies = group_of(connection, number)
+        receipt = decode_receipt(bodies[number - first])
+        if bytes.fromhex(receipt.trace_id) == trace:
+            yield receipt
+
+
+def _numbers(connection: apsw.Connection, keys: "array[int]") -> list[int]:
+    """Of the receipts under one trace key, newest first: from the index, and from the rows whose
+    keys are not all in it."""
+    wanted = to_blob(keys)
+    rows = connection.execute(
+        "SELECT number FROM traces WHERE key = ? ORDER BY number DESC LIMIT ?",
+        (keys[0], _candidates_max),
+    )
+    numbers = {number for (number,) in rows}
+    for first, traces in connection.execute(
+        "SELECT first, traces FROM recent WHERE instr(traces, ?) > 0", (wanted,)
+    ):
+        numbers.update(first + at for at, key in enumerate(from_blob(traces)) if key == keys[0])
+    return sorted(numbers, reverse=True)[:_candidates_max]

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 
 from contracts.lineage import NOTHING, AiVersion, Combination, Lineage, Receipt
 from services.control_plane.ledger import Ledger, Totals
+from services.control_plane.receipts import group_of
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -150,12 +152,14 @@ async def test_the_bill_is_the_ok_answer(ledger: Ledger) -> None:
         receipt(4, id="r", status="INTERNAL"),
     ]
     await ledger.put(raw(*receipts), [])
-    billed = await ledger.database.read(
-        lambda c: (
-            c.execute("SELECT body FROM requests JOIN receipts ON receipts.number = billed").get
-        )
-    )
-    assert msgspec.msgpack.decode(billed, type=Receipt).trace_id == f"{2:032x}"
+
+    def billed(connection: apsw.Connection) -> bytes:
+        number = connection.execute("SELECT billed FROM repeated").get
+        first, bodies = group_of(connection, number)
+        return bytes(bodies[number - first])
+
+    body = await ledger.database.read(billed)
+    assert msgspec.msgpack.decode(body, type=Receipt).trace_id == f"{2:032x}"
 
 
 async def test_garbage_does_not_hold_up_the_spool(ledger: Ledger) -> None:
