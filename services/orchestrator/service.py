@@ -87,12 +87,13 @@ class Orchestrator(Service):
         over beside serving."""
         self._follower.promoted()
         await self._files.prepare()
-        self._spawn(self._own_spool())
+        self._spawn(self._tend_spool())
+        self._spawn(self._shipper.run())
 
-    async def _own_spool(self) -> None:
+    async def _tend_spool(self) -> None:
         """Ship once the receipts of the dead are found: they are the oldest."""
         await self._files.tend()
-        self._spawn(self._shipper.run())
+        self._shipper.begins.set()
         await self._files.run(self._spool_changed)
 
     async def drain(self) -> None:

@@ -50,7 +50,8 @@ def shipment(spool: str, entries: Sequence[Entry]) -> Receipts:
 
 
 class Shipper:
-    """The background task that empties the spool; `shipped` counts records.
+    """The background task that empties the spool; `shipped` counts records. It begins once
+    `begins` is set: when the receipts of dead processes, the oldest, have been found.
 
     `is_reachable`: the control plane answered lately. Its socket is held by the supervisor, so a
     connection alone means nothing; it is pinged before the first records, after each failure and
@@ -61,6 +62,7 @@ class Shipper:
         self._spool = spool
         self._client = client
         self._emptied = emptied
+        self.begins = asyncio.Event()
         self.is_reachable = False
         self.shipped = 0
         self.failures = 0
@@ -73,7 +75,7 @@ class Shipper:
                 if not self.is_reachable or idle_s >= control_plane_probe_s:
                     await self._client.call("ping", Empty())
                     self.is_reachable, backoff_s, idle_s = True, ship_interval_s, 0.0
-                while await self.ship():
+                while self.begins.is_set() and await self.ship():
                     idle_s = 0.0
             except MeshError as error:
                 if self.is_reachable:

@@ -5,15 +5,18 @@ import json
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts.errors import MeshError
 from contracts.policies import BatchingPolicy, BatchingSpec, LimitsPolicy, LimitsSpec
-from services.orchestrator import execution
+from services.orchestrator import execution, replies
 from services.orchestrator.config import access_sample_of
+from services.orchestrator.request import Work
 from services.orchestrator.segment import Segment
+from services.orchestrator.spool_files import SpoolFiles
 from shared import logs
 from shared.rpc.client import RpcClient
 from tests.simulation.orchestrator_mesh import Mesh, failing, numbers, serving, tiny_request
@@ -315,6 +318,35 @@ async def test_receipts_of_a_killed_orchestrator_are_shipped_by_the_next() -> No
         await mesh.wait_for(lambda: not dead.path.exists(), "the removal of the old file")
 
 
+async def test_a_killed_orchestrators_receipts_do_not_keep_its_successor_from_serving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While they are still being counted requests are answered and nothing is shipped; then the
+    old ones are, and before the new."""
+    mesh = Mesh()
+    dead = Segment.create(mesh.home / ".mortise/spool/orchestrator.0-dead-1.spool", 2**20)
+    async with serving(Mesh(), without=("control_plane",)) as source:
+        await source.infer(1.0, id="old")
+        current = source.service._spool.current
+        assert current is not None
+        for entry in current.entries():
+            dead.append(entry.content)
+        dead.close()
+    counted, adopt = asyncio.Event(), SpoolFiles._adopt
+
+    async def adopt_later(files: SpoolFiles, path: Path) -> None:
+        await counted.wait()
+        await adopt(files, path)
+
+    monkeypatch.setattr(SpoolFiles, "_adopt", adopt_later)
+    async with serving(mesh):
+        assert numbers(await mesh.infer(1.0, id="new")) == [2.0]
+        assert mesh.control_plane.receipts == []
+        counted.set()
+        await mesh.wait_for(lambda: len(mesh.control_plane.receipts) == 2, "both receipts")
+        assert [row.id for row in mesh.control_plane.receipts] == ["old", "new"]
+
+
 def fill_the_disk(mesh: Mesh) -> Callable[[], None]:
     """The spool has no file and cannot make one until what this returns is called."""
     spool = mesh.service._spool
@@ -451,3 +483,26 @@ async def test_every_record_of_a_request_carries_its_ids() -> None:
     assert access[0]["hops"][1][0] == "model_runtime.0-fake0000"
     assert access[3]["tenant_id"] == "t\n{}"
     assert access[3]["parts"][0]["runtime"] == "model_runtime.0-fake0000"
+
+
+async def test_a_defect_in_one_answer_is_internal_and_the_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that cannot be put together does not take its batch along, nor wait for its deadline."""
+    made = replies.answer_of
+
+    def broken(work: Work, *rest: Any) -> Any:
+        if work.request_id == "bad":
+            raise TypeError("a defect")
+        return made(work, *rest)
+
+    monkeypatch.setattr(replies, "answer_of", broken)
+    async with serving(Mesh()) as mesh:
+        asked = [mesh.infer(1.0, id=name) for name in ("one", "bad", "two")]
+        one, bad, two = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(bad, MeshError)
+        assert bad.name == "INTERNAL"
+        assert (one.id, two.id) == ("one", "two")
+        found = await mesh.conserved()
+        assert (found["infer_answered"], found["infer_failed"]) == (2, 1)
+    assert "answer_defect" in capsys.readouterr().err
