@@ -47,8 +47,10 @@ spool_bytes_max = 512 * 1024 * 1024
 ship_interval_s = 0.1
 """How long receipts may gather before they are shipped."""
 ship_receipts_max = 512
-"""In one call: making it holds up the loop for about half a millisecond."""
-ship_bytes_max = 4 * 1024 * 1024
+"""In one call: making it holds up the loop for about a quarter of a millisecond."""
+ship_bytes_max = 192 * 1024
+"""What is in them. With the last record, which begins within it, a call stays below the 256 KiB
+from which frames are walked in Python (`shared/wire/framing.py`)."""
 ship_backoff_s_max = 2.0
 control_plane_probe_s = 1.0
 """Between two pings while there is nothing to ship; bounds how long health may be wrong."""

@@ -13,7 +13,6 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -32,12 +31,13 @@ class SegmentFault(Exception):
     """The file is no segment."""
 
 
-class Entry(NamedTuple):
-    """A record: its number in the file (from 1), where it ends, its content."""
+class Part(NamedTuple):
+    """Consecutive records: the last one's number in the file (from 1), where it ends, and what is
+    in them."""
 
     number: int
     end: int
-    content: bytes
+    contents: list[bytes]
 
 
 class Segment:
@@ -149,17 +149,23 @@ class Segment:
         self.end = end
         self.records += 1
 
-    def entries(self) -> Iterator[Entry]:
-        """The records that are not acknowledged, in order; they were checked when they were
-        written or found."""
+    def part(self, records_max: int, bytes_max: int) -> Part:
+        """The next records that are not acknowledged, at most so many, the last of them beginning
+        within so many bytes; they were checked when they were written or found."""
+        contents: list[bytes] = []
+        mapped, unpack = self._map, _HEAD.unpack_from
         end = self._acknowledged_end
-        for number in range(self.acknowledged + 1, self.records + 1):
-            size, _ = _HEAD.unpack_from(self._map, end)
-            start, end = end + _HEAD.size, end + _HEAD.size + size
-            yield Entry(number, end, self._map[start:end])
+        bytes_end = end + bytes_max
+        number, last = self.acknowledged, min(self.records, self.acknowledged + records_max)
+        while number < last and end < bytes_end:
+            start = end + overhead_bytes
+            end = start + unpack(mapped, end)[0]
+            contents.append(mapped[start:end])
+            number += 1
+        return Part(number, end, contents)
 
-    def acknowledge(self, through: Entry) -> None:
-        """The records up to this one, which `entries` gave, are stored elsewhere."""
+    def acknowledge(self, through: Part) -> None:
+        """The records of this part, which begins where the last one ended, are stored elsewhere."""
         assert through.number > self.acknowledged, "acknowledgements do not go back"
         self.acknowledged, self._acknowledged_end = through.number, through.end
         # One store of 8 aligned bytes: no kill comes between the number and its place.

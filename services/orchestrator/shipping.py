@@ -1,7 +1,6 @@
 """Sends the spool's records to the control plane, in order, one call in flight."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import cast
 
 from msgspec import Raw
@@ -17,36 +16,33 @@ from services.orchestrator.config import (
     ship_interval_s,
     ship_receipts_max,
 )
-from services.orchestrator.segment import Entry, Segment
+from services.orchestrator.segment import Part
 from services.orchestrator.spool import COMBINATION, RECEIPT, Spool
 from shared import logs
 from shared.rpc.client import RpcClient
 
 log = logs.get("services.orchestrator.spool")
+_RECEIPT, _COMBINATION = RECEIPT[0], COMBINATION[0]
 
 
-def next_entries(segment: Segment) -> list[Entry]:
-    """The file's next records, at most `ship_receipts_max` in about `ship_bytes_max`."""
-    entries: list[Entry] = []
-    size = 0
-    for entry in segment.entries():
-        entries.append(entry)
-        size += len(entry.content)
-        if len(entries) == ship_receipts_max or size > ship_bytes_max:
-            break
-    return entries
-
-
-def shipment(spool: str, entries: Sequence[Entry]) -> Receipts:
+def shipment(spool: str, part: Part) -> Receipts:
     """The call that carries these records of a file, spliced as they were written."""
-    contents = [entry.content for entry in entries]
-    combinations = [Raw(content[1:]) for content in contents if content[:1] == COMBINATION]
+    contents = part.contents
+    receipts = [content[1:] for content in contents if content[0] == _RECEIPT]
+    others: list[bytes] = []
+    if len(receipts) < len(contents):
+        others = [content[1:] for content in contents if content[0] == _COMBINATION]
     return Receipts(
         spool=spool,
-        through=entries[-1].number,
-        receipts=[Raw(content[1:]) for content in contents if content[:1] == RECEIPT],
-        combinations=cast(list[Combination], combinations),
+        through=part.number,
+        receipts=cast(list[Raw], _list_of(receipts)),
+        combinations=cast(list[Combination], _list_of(others)),
     )
+
+
+def _list_of(encoded: list[bytes]) -> Raw:
+    """An encoded list of encoded objects: one to splice instead of hundreds."""
+    return Raw(b"".join((b"\xdd", len(encoded).to_bytes(4, "big"), *encoded)))
 
 
 class Shipper:
@@ -93,14 +89,15 @@ class Shipper:
         segment = self._spool.oldest()
         if segment is None:
             return False
-        entries = next_entries(segment)
-        body = shipment(segment.name, entries)
+        part = segment.part(ship_receipts_max, ship_bytes_max)
+        is_full = part.number < segment.records or segment is not self._spool.current
+        body = shipment(segment.name, part)
         answer: ReceiptsStored = await self._client.call("receipts", body)
-        stored = [entry for entry in entries if entry.number <= answer.through]
-        if stored:
-            segment.acknowledge(stored[-1])
-            self.shipped += len(stored)
+        stored = min(answer.through, part.number) - segment.acknowledged
+        if stored > 0:
+            is_whole = answer.through >= part.number
+            segment.acknowledge(part if is_whole else segment.part(stored, ship_bytes_max))
+            self.shipped += stored
         if segment.is_acknowledged:
             self._emptied.set()
-        is_full = len(entries) == ship_receipts_max or segment is not self._spool.current
-        return bool(stored) and is_full
+        return stored > 0 and is_full

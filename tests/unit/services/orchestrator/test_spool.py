@@ -1,9 +1,11 @@
 """Receipts that survive: files, recovery, room, shipment."""
 
+import asyncio
 import os
 import random
 import zlib
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -11,19 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from contracts.control import Receipts, ReceiptsStored
 from contracts.errors import MeshError
 from services.orchestrator.combinations import Combined
-from services.orchestrator.config import ship_receipts_max
+from services.orchestrator.config import ship_bytes_max, ship_receipts_max
 from services.orchestrator.segment import (
     HEADER_BYTES,
     MAGIC,
-    Entry,
+    Part,
     Segment,
     SegmentFault,
     overhead_bytes,
 )
-from services.orchestrator.shipping import next_entries, shipment
-from services.orchestrator.spool import Spool
+from services.orchestrator.shipping import Shipper, shipment
+from services.orchestrator.spool import Spool, receipt_fixed_bytes
+from shared.rpc.client import RpcClient
+from shared.wire.framing import WALKED_BYTES_MIN
 
 SIZE = 1024 * 1024
 
@@ -45,13 +50,28 @@ def receipt(number: int, size: int = 20) -> bytes:
 
 def contents(file: Segment) -> list[bytes]:
     """Its records that are not acknowledged."""
-    return [entry.content for entry in file.entries()]
+    return file.part(file.records, file.size).contents
 
 
 def acknowledge(file: Segment, through: int) -> None:
     """Records up to this number are stored elsewhere."""
-    (entry,) = [entry for entry in file.entries() if entry.number == through]
-    file.acknowledge(entry)
+    part = file.part(through - file.acknowledged, file.size)
+    assert part.number == through
+    file.acknowledge(part)
+
+
+class Sent(msgspec.Struct, kw_only=True):
+    """A call's body as the control plane gets it, decoded further."""
+
+    spool: str
+    through: int
+    receipts: list[list[Any]]
+    combinations: list[dict[str, int]]
+
+
+def sent(body: Receipts) -> Sent:
+    """Through the wire."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(body), type=Sent)
 
 
 def found_at(path: Path, records_max: int = 1_000) -> Segment:
@@ -77,7 +97,7 @@ def test_records_come_back_after_the_writer_is_gone(tmp_path: Path) -> None:
         file.append(content)
     found = reopened(file)
     assert contents(found) == written
-    assert [entry.number for entry in found.entries()] == list(range(1, 50))
+    assert found.part(found.records, found.size).number == 49
     assert not found.is_torn
     found.delete()
     assert not file.path.exists()
@@ -214,7 +234,7 @@ def test_acknowledged_records_are_not_sent_again_after_a_restart(tmp_path: Path)
         file.append(b"%d" % number)
     acknowledge(file, 6)
     with pytest.raises(AssertionError, match="go back"):
-        file.acknowledge(Entry(2, 0, b""))
+        file.acknowledge(Part(2, 0, []))
     found = reopened(file)
     assert (found.acknowledged, contents(found)) == (6, [b"6", b"7", b"8", b"9"])
     acknowledge(found, 10)
@@ -354,18 +374,74 @@ def test_a_shipment_is_bounded_and_goes_on_where_the_last_one_ended(tmp_path: Pa
     total = ship_receipts_max + 5
     for number in range(total):
         files.spool.append(receipt(number), combined())
-    entries = next_entries(file)
-    body = shipment(file.name, entries)
+    part = file.part(ship_receipts_max, SIZE)
+    body = sent(shipment(file.name, part))
     assert body.spool == file.name
     assert len(body.receipts) == ship_receipts_max - 1
-    assert len(body.combinations) == 1
+    assert body.combinations == [{"n": 1}]
     assert body.through == ship_receipts_max
-    file.acknowledge(entries[-1])
-    rest = shipment(file.name, next_entries(file))
-    assert [msgspec.msgpack.decode(bytes(memoryview(raw)))[0] for raw in rest.receipts] == list(
-        range(ship_receipts_max - 1, total)
-    )
+    file.acknowledge(part)
+    rest = sent(shipment(file.name, file.part(ship_receipts_max, SIZE)))
+    assert [number for number, _ in rest.receipts] == list(range(ship_receipts_max - 1, total))
     assert rest.combinations == []
+
+
+def test_a_shipments_last_record_begins_within_its_bytes(tmp_path: Path) -> None:
+    """So a frame is at most one record longer, which keeps it out of the walk of large ones."""
+    file = segment(tmp_path)
+    for _ in range(20):
+        file.append(b"R" + receipt(1, 1_000))
+    record = file.part(1, SIZE).end - HEADER_BYTES
+    for bytes_max, count in ((0, 0), (1, 1), (record, 1), (record + 1, 2), (30 * record, 20)):
+        assert len(file.part(100, bytes_max).contents) == count
+    longest = receipt_fixed_bytes + 4 * (128 + 128 + 256)
+    heads_and_names = 1_024
+    assert ship_bytes_max + longest + heads_and_names < WALKED_BYTES_MIN
+
+
+class FakeClient:
+    """A control plane that stores so many records a call."""
+
+    def __init__(self, stores: int) -> None:
+        self.stores = stores
+        self.through = 0
+        self.sent: list[Any] = []
+
+    async def call(self, _method: str, body: Receipts) -> ReceiptsStored:
+        """Store a few."""
+        arrived = sent(body)
+        self.sent += arrived.receipts[: self.stores]
+        self.through = min(arrived.through, self.through + self.stores)
+        return ReceiptsStored(through=self.through, counted=self.stores, duplicates=0)
+
+
+async def test_what_a_control_plane_leaves_over_is_shipped_next(tmp_path: Path) -> None:
+    """It says how far it got; the next call begins there, and one that got nowhere ends it."""
+    files = Files(tmp_path)
+    file = files.make()
+    for number in range(10):
+        file.append(b"R" + receipt(number))
+    client = FakeClient(stores=3)
+    shipper = Shipper(files.spool, cast(RpcClient, client), asyncio.Event())
+    for shipped in (3, 6, 9, 10):
+        await shipper.ship()
+        assert (shipper.shipped, file.acknowledged) == (shipped, shipped)
+    assert [number for number, _ in client.sent] == list(range(10))
+    file.append(b"R" + receipt(10))
+    client.stores = 0
+    assert not await shipper.ship()
+    assert shipper.shipped == 10
+
+
+async def test_another_call_follows_while_records_wait(tmp_path: Path) -> None:
+    """A full call says so; the one that takes the last records does not."""
+    files = Files(tmp_path)
+    file = files.make()
+    for number in range(ship_receipts_max + 1):
+        file.append(b"R" + receipt(number))
+    client = FakeClient(stores=ship_receipts_max)
+    shipper = Shipper(files.spool, cast(RpcClient, client), asyncio.Event())
+    assert [await shipper.ship() for _ in range(3)] == [True, False, False]
 
 
 def test_dead_processes_files_are_shipped_first(tmp_path: Path) -> None:
