@@ -27,6 +27,9 @@ overhead_bytes = _HEAD.size
 """What a record takes beside its content."""
 
 
+_cache_bytes = 1024 * 1024
+
+
 class SegmentFault(Exception):
     """The file is no segment."""
 
@@ -65,6 +68,7 @@ class Segment:
             # Whoever looks for files of the dead may hold it for an instant, see `claim`.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.posix_fallocate(descriptor, 0, size)
+            _cache(descriptor, size)
             segment = cls(path, descriptor, size)
         except BaseException:
             os.close(descriptor)
@@ -180,3 +184,13 @@ class Segment:
         """Close and remove the file."""
         self.path.unlink(missing_ok=True)
         self.close()
+
+
+def _cache(descriptor: int, size: int) -> None:
+    """Read a new file once, without the interpreter's lock: its pages are in the page cache then.
+
+    Else the first stores into it wait 2 to 4 ms for the file system, on the loop's thread.
+    """
+    buffer = bytearray(_cache_bytes)
+    for offset in range(0, size, _cache_bytes):
+        os.preadv(descriptor, [buffer], offset)

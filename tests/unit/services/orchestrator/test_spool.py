@@ -169,6 +169,24 @@ def test_the_disk_is_taken_before_it_is_mapped(tmp_path: Path) -> None:
     assert os.stat(file.path).st_blocks * 512 >= SIZE
 
 
+def test_a_new_file_is_cached_whole_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system's work for a page is done where the file is made, not at the first store."""
+    seen: list[tuple[int, int]] = []
+    preadv = os.preadv
+
+    def noted(descriptor: int, buffers: list[bytearray], offset: int) -> int:
+        seen.append((offset, preadv(descriptor, buffers, offset)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(os, "preadv", noted)
+    size = 2 * SIZE + 4_096
+    segment(tmp_path, size=size)
+    assert [start for start, _ in seen] == [0, SIZE, 2 * SIZE]
+    assert sum(count for _, count in seen) == size
+
+
 def test_a_full_disk_is_an_error_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
