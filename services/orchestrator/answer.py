@@ -6,13 +6,13 @@ written.
 """
 
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from contracts.errors import ErrorBody, MeshError
-from contracts.inference import InferenceResponse, Item, Mark, Prediction, Tensor, Usage
+from contracts.inference import InferenceResponse, Item, Mark, Tensor, Usage
 from contracts.lineage import Lineage, Receipt
 from contracts.stages import Timing
 from services.orchestrator.batching import drop_rows
@@ -153,10 +153,10 @@ def _rows_of(part: Part, index: int, row_bytes: int) -> memoryview:
     return data if part.errors is None else memoryview(drop_rows(data, row_bytes, part.errors))
 
 
-def _predictions_of(work: Work) -> list[Prediction]:
+def _predictions_of(work: Work) -> Any:
     """Of a single part what the runtime encoded, which was checked; else the parts' joined."""
     if len(work.parts) == 1:
-        return cast(list[Prediction], work.parts[0].predictions)
+        return work.parts[0].predictions
     return list(chain.from_iterable(part.checked for part in work.parts))
 
 

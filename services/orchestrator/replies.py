@@ -15,7 +15,10 @@ from services.orchestrator.observe import Observed
 from services.orchestrator.request import Part, Work
 from services.orchestrator.spool import Spool
 from services.orchestrator.stamps import timing
+from shared import logs
 from shared.clock import Clock
+
+log = logs.get("services.orchestrator.replies")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -43,7 +46,8 @@ class Replies:
         """Check each answer and write its receipt, in order.
 
         Where there is an error nothing was written: OUTPUT_INVALID, the error of the rows when none
-        is good, UNAVAILABLE when the parts' features do not belong together, DISK_FULL.
+        is good, UNAVAILABLE when the parts' features do not belong together, DISK_FULL; INTERNAL
+        for a defect, which is that request's alone.
         """
         at_us = self._clock.wall_us()
         answers: list[InferenceResponse | MeshError] = []
@@ -52,6 +56,10 @@ class Replies:
                 answers.append(self._make(work, at_us))
             except MeshError as error:
                 answers.append(error)
+            except Exception:
+                log.exception("answer_defect", trace_id=work.call.trace_id)
+                text = "a defect; the log has it under the trace id"
+                answers.append(MeshError("INTERNAL", text))
         return answers
 
     def _make(self, work: Work, at_us: int) -> InferenceResponse:

@@ -1,6 +1,7 @@
 """The hot path as machine code: built from these sources, and what the processes really run."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,10 @@ from shared.compiled import INTERPRETED, PLACE, Build
 
 ROOT = Path(__file__).parents[2]
 X = {"name": "x", "datatype": "FP32", "shape": [1, 64], "data": bytes(256)}
+FLIGHT = {
+    "scheduled_at": "2013-12-20T22:45:00Z", "carrier": "EV", "flight": 4411, "tailnum": "N13566",
+    "origin": "EWR", "dest": "MEM", "distance_mi": 946, "sched_dep_local": 1745,
+}  # fmt: skip
 NEEDED = Path(sysconfig.get_path("include")) / "Python.h"
 pytestmark = [
     pytest.mark.skipif(
@@ -111,3 +116,26 @@ def test_the_same_answers_compiled_and_from_source(monkeypatch: pytest.MonkeyPat
     assert not is_compiled
     assert from_build == from_source
     assert sum(answer[2] is None for answer in from_build) == 3
+
+
+FOLDERS = ("tests/simulation", "tests/unit/shared/rpc", "tests/unit/shared/wire",
+           "tests/unit/services/orchestrator")  # fmt: skip
+
+
+def test_the_tests_of_these_modules_pass_compiled() -> None:
+    """The compiler checks types at run time that the interpreter only believes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *FOLDERS],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "MORTISE_TEST_COMPILED": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4_000:]
+    assert " passed" in done.stdout
+
+
+def test_a_classifier_of_a_view_answers_compiled() -> None:
+    """The whole way with features and predictions: other fields than a tensor's."""
+    with Mesh(ROOT / "examples" / "flights") as mesh:
+        answer = raw_call(mesh.socket(), "infer", {"model_name": "delay", "rows": [FLIGHT]})
+    assert answer[2] is None, answer[2]
+    assert answer[3]["predictions"][0]["label"] in ("late", "on_time")

@@ -485,6 +485,7 @@ async def test_every_record_of_a_request_carries_its_ids() -> None:
     assert access[3]["parts"][0]["runtime"] == "model_runtime.0-fake0000"
 
 
+@pytest.mark.interpreted
 async def test_a_defect_in_one_answer_is_internal_and_the_others_are_answered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ def test_bytes_and_requests_altogether_are_bounded() -> None:
     assert f"in_flight_max is {in_flight_max}" in overloaded(bounds, "m", "t", 1)
 
 
+@pytest.mark.interpreted
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("tu"), st.integers(1, 3_000))))
 def test_what_was_taken_and_released_leaves_nothing(
     steps: list[tuple[str, str, int]],
