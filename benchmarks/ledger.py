@@ -2,7 +2,7 @@
 
     python -m benchmarks.ledger [RECEIPTS]
 
-Receipts arrive over the socket as an orchestrator under load ships them, 800 a call; then random
+Receipts arrive over the socket as an orchestrator under load ships them, 512 a call; then random
 traces are asked, quiet and while further receipts arrive. Writes benchmarks/results/ledger.json.
 """
 
@@ -22,13 +22,14 @@ from contracts import control
 from contracts.lineage import NOTHING, AiVersion, Combination, Lineage, Receipt, snapshot_digest
 from contracts.types import Empty
 from services.control_plane.service import ControlPlane
+from services.orchestrator.config import ship_receipts_max
 from shared import logs
 from shared.environment import Environment
 from shared.lifecycle import running
 from shared.rpc.client import RpcClient
 
 RESULT = Path(__file__).with_name("results") / "ledger.json"
-RECEIPTS_PER_CALL = 800
+RECEIPTS_PER_CALL = ship_receipts_max
 TRACES = 2_000
 GOAL_MS = 50.0
 DIGEST = "sha256:" + "a" * 64

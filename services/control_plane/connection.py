@@ -48,6 +48,7 @@ def connect_writer(path: Path, schema: Schema, vfs: str | None = None) -> apsw.C
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
         connection.pragma("cache_size", -schema.cache_kib)
+        connection.pragma("temp_store", "memory")
         connection.wal_autocheckpoint(schema.checkpoint_pages)
         connection.transaction_mode = "IMMEDIATE"
         _migrate(connection, path, schema)

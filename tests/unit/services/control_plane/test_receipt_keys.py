@@ -35,13 +35,14 @@ def test_capitals_are_the_same_trace() -> None:
     assert trace_keys(["ABCDEF" + "0" * 26]) == trace_keys(["abcdef" + "0" * 26])
 
 
-def test_no_request_has_the_key_of_none() -> None:
-    """A digest of zeros gets another one."""
+def test_nothing_has_the_key_of_none() -> None:
+    """A digest of zeros and a trace id of zeros get another one."""
     assert NO_KEY not in request_keys([bytes(16)])
+    assert NO_KEY not in trace_keys(["0" * 32])
 
 
 def test_a_blob_gives_its_keys_back() -> None:
     """Little-endian, 8 bytes each."""
     keys = array("q", [1, 2**KEY_BITS - 1])
-    assert to_blob(keys) == b"\1" + bytes(7) + b"\xff\xff\xff\xff\xff\x3f\0\0"
+    assert to_blob(keys) == b"\1" + bytes(7) + b"\xff\xff\xff\xff\xff\x1f\0\0"
     assert from_blob(to_blob(keys)) == keys
