@@ -86,6 +86,8 @@ class Recent:
 
     def __init__(self) -> None:
         self._puts: int | None = None
+        self._connection: apsw.Connection | None = None
+        """The one whose temporary tables hold the sealed generation."""
         self._filling = _Generation()
         self._sealed: _Generation | None = None
         self._swept = [0, 0]
@@ -95,7 +97,8 @@ class Recent:
         """Read everything again if memory and database differ."""
         expected, self._puts = self._puts, None
         puts: int = connection.execute("SELECT puts FROM totals").get
-        if puts != expected:
+        if puts != expected or connection is not self._connection:
+            self._connection = connection
             everything = _Generation()
             for first, requests, traces in connection.execute(
                 "SELECT first, requests, traces FROM recent ORDER BY first"

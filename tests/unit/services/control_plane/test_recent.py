@@ -126,6 +126,19 @@ async def test_a_rolled_back_call_is_forgotten(ledger: Ledger) -> None:
     assert await found(ledger, raws)
 
 
+async def test_a_new_connection_goes_on_amid_a_sweep(tmp_path: Path) -> None:
+    """After a full disk the writer is connected anew, without the old one's temporary tables."""
+    raws, memory = [raw(number) for number in range(400)], recent.Recent()
+    for begin in range(0, 400, 80):
+        ledger = Ledger.at(tmp_path)
+        ledger._recent = memory
+        await ledger.open()
+        assert (await ledger.put(raws[begin : begin + 80], [])).counted == 80
+        assert (await ledger.put(raws[: begin + 80], [])).counted == 0
+        assert await found(ledger, raws[: begin + 80 : 9])
+        await ledger.database.close()
+
+
 async def test_small_calls_seal_a_generation_too(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
