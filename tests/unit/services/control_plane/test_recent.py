@@ -128,14 +128,14 @@ async def test_a_rolled_back_call_is_forgotten(ledger: Ledger) -> None:
 
 async def test_a_new_connection_goes_on_amid_a_sweep(tmp_path: Path) -> None:
     """After a full disk the writer is connected anew, without the old one's temporary tables."""
-    raws, memory = [raw(number) for number in range(400)], recent.Recent()
-    for begin in range(0, 400, 80):
+    raws, memory = [raw(number) for number in range(390)], recent.Recent()
+    for begin in range(0, 390, 30):
         ledger = Ledger.at(tmp_path)
         ledger._recent = memory
         await ledger.open()
-        assert (await ledger.put(raws[begin : begin + 80], [])).counted == 80
-        assert (await ledger.put(raws[: begin + 80], [])).counted == 0
-        assert await found(ledger, raws[: begin + 80 : 9])
+        assert (await ledger.put(raws[begin : begin + 30], [])).counted == 30
+        assert (await ledger.put(raws[: begin + 30], [])).counted == 0
+        assert await found(ledger, raws[: begin + 30 : 9])
         await ledger.database.close()
 
 
