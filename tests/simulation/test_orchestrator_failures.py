@@ -304,8 +304,8 @@ async def test_receipts_of_a_killed_orchestrator_are_shipped_by_the_next() -> No
         await asyncio.gather(*(source.infer(float(n), id=f"old{n}") for n in range(5)))
         current = source.service._spool.current
         assert current is not None
-        for entry in current.entries():
-            dead.append(entry.content)
+        for content in current.part(100, current.size).contents:
+            dead.append(content)
         dead._map[dead.end : dead.end + 12] = b"\x90\0\0\0abcdefgh"
         dead.close()
     async with serving(mesh):
@@ -329,8 +329,8 @@ async def test_a_killed_orchestrators_receipts_do_not_keep_its_successor_from_se
         await source.infer(1.0, id="old")
         current = source.service._spool.current
         assert current is not None
-        for entry in current.entries():
-            dead.append(entry.content)
+        for content in current.part(100, current.size).contents:
+            dead.append(content)
         dead.close()
     counted, adopt = asyncio.Event(), SpoolFiles._adopt
 
