@@ -10,6 +10,7 @@ to repeat it.
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -165,6 +166,7 @@ class Fuzzer:
             "answered": self.tally.answered,
             "connections_closed": self.tally.closed,
             "errors": dict(sorted(self.tally.errors.items())),
+            "server_is_compiled": bool(now["compiled"]),
             "server_rss_growth_bytes": int(now["rss_bytes"] - self.before["rss_bytes"]),
             "server_stall_ms_max": round(self.stall_ms, 1),
             "seed": self.seed,
@@ -184,7 +186,7 @@ def main() -> int:
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "big")
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mo", dir="/tmp") as folder:
-        toy = Toy(Path(folder))
+        toy = Toy(Path(folder), log=subprocess.DEVNULL)  # it logs each refusal
         try:
             fuzzer = Fuzzer(toy, seed)
             began_s = time.monotonic()

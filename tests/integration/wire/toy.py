@@ -1,10 +1,12 @@
-"""A toy server in a process of its own."""
+"""A toy server in a process of its own, begun as the supervisor begins a child: compiled where a
+build is current."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from shared import boot
 from supervisor.variables import _allocator_keep_bytes
 from tests.integration.wire.raw import RawClient
 
@@ -21,13 +23,14 @@ ALLOCATOR = {
 class Toy:
     """One running server."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, log: int | None = None) -> None:
         self.path = str(folder / "s.sock")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, self.path, *arguments],
+            [sys.executable, "-m", "shared.boot", MODULE, self.path, *arguments],
             cwd=ROOT,
-            env={**os.environ, **ALLOCATOR},
+            env={**os.environ, **ALLOCATOR, boot.VARIABLE: str(os.getpid())},
             stdout=subprocess.PIPE,
+            stderr=log,
             text=True,
         )
         assert self.process.stdout is not None

@@ -6,7 +6,6 @@ on SIGTERM.
 
 import asyncio
 import gc
-import os
 import signal
 import sys
 import time
@@ -22,7 +21,7 @@ from contracts.inference import InferenceResponse, Models, StreamItem, Tensor
 from contracts.limits import connections_max_default
 from contracts.samples import sample
 from contracts.service import Health, Metrics, Statistics
-from shared import parent
+from shared import compiled
 from shared.access import Access
 from shared.rpc.server import DEFERRED, Call, Handler, Server
 
@@ -107,7 +106,9 @@ def handlers(server: list[Server], meter: StallMeter) -> dict[str, Handler]:
     def statistics(_: Call) -> Statistics:
         measured = {"stall_ms": meter.cpu_s_max * 1e3, "rss_bytes": rss_bytes()}
         meter.cpu_s_max = 0.0
-        return Statistics(values={**server[0].statistics(), **measured})
+        return Statistics(
+            values={**server[0].statistics(), **measured, "compiled": compiled.is_in_use()}
+        )
 
     def health(_: Call) -> Health:
         return Health(
@@ -159,6 +160,5 @@ async def serve(path: str, connections_max: int) -> None:
 
 
 if __name__ == "__main__":
-    parent.bind(os.getppid())  # a test run that is killed leaves no server behind
     cap = int(sys.argv[2]) if len(sys.argv) > 2 else connections_max_default
     uvloop.run(serve(sys.argv[1], cap))
