@@ -37,7 +37,7 @@ class Batch:
         if self.is_cancelled:
             return None
         assert self.generation.model is not None, "an acquired generation is ready"
-        return self.generation.model.run(self._work, self._received_us)
+        return self.generation.model.run(self._work, self._received_us, self._is_unwanted)
 
     def answer(self, outcome: Outcome, sent_us: int, credits: int) -> None:
         """Reply, unless the caller is gone (the call drops it)."""
@@ -65,6 +65,9 @@ class Batch:
     def trace_id(self) -> str:
         """The call's, for logs."""
         return self._call.trace_id
+
+    def _is_unwanted(self) -> bool:
+        return self.is_cancelled
 
     def _cancel(self) -> None:
         self.is_cancelled = True

@@ -33,6 +33,9 @@ young_objects_max = 20_000
 """New objects before the garbage collector looks at them: batches leave no cycles."""
 kept_max = 256
 """Batches that are counted together; that takes less than a quarter of a millisecond."""
+isolated_rows_max = 4
+"""Bad rows that are looked for in one batch: the forwards that this takes bound what a failed
+batch may cost, so that a model that fails for every row does not compute for ever."""
 failed_requests_logged_max = 32
 """Requests of one failed batch that get a log record of their own."""
 

@@ -24,9 +24,20 @@ class Counters:
         self._forward = self._registry.add(
             Histogram("ai_runtime_forward_seconds", "Forward of one batch.", labels)
         )
+        self._extra = self._registry.add(
+            Counter("ai_runtime_extra_forward_total", "Forwards that isolated bad rows.", labels)
+        )
+        self._isolated = self._registry.add(
+            Counter(
+                "ai_runtime_isolated_row_total",
+                "Rows that failed again when their batch's were computed apart.",
+                labels,
+            )
+        )
         self._by_version: dict[tuple[str, str], tuple[Value, Value, Distribution]] = {}
         self._kept: list[_Computed] = []
         self._batches_total = self._rows_total = self._rows_failed_total = 0
+        self._extra_forwards_total = self._rows_isolated_total = 0
         self.batches_inline = self.batches_cancelled = 0
 
     def count(self, model: str, version: str, rows: int, failed: int, forward_us: int) -> None:
@@ -35,6 +46,13 @@ class Counters:
         self._kept.append((model, version, rows, failed, forward_us))
         if len(self._kept) >= kept_max:
             self._fold()
+
+    def isolated(self, model: str, version: str, rows: int, forwards: int) -> None:
+        """Of a batch whose forward had failed so many rows failed again, in so many forwards."""
+        self._isolated.labels(model, version).add(rows)
+        self._extra.labels(model, version).add(forwards)
+        self._rows_isolated_total += rows
+        self._extra_forwards_total += forwards
 
     def _fold(self) -> None:
         kept, self._kept = self._kept, []
@@ -69,6 +87,8 @@ class Counters:
             "batches_cancelled": self.batches_cancelled,
             "rows": self._rows_total,
             "rows_failed": self._rows_failed_total,
+            "rows_isolated": self._rows_isolated_total,
+            "extra_forwards": self._extra_forwards_total,
         }
 
     def metrics(self) -> list[Metric]:

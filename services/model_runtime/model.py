@@ -3,6 +3,7 @@
 Every row of a batch gets an output or an error; a batch that fails as a whole fails in each row.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,25 +15,30 @@ from contracts.inference import Tensor
 from contracts.pack import Manifest
 from contracts.types import UNSET
 from services.model_runtime.backends.base import Array, Backend, is_cheap
-from services.model_runtime.config import failed_requests_logged_max
+from services.model_runtime.forward import Forward, Stop
 from services.model_runtime.postprocess import Checked, Postprocess
 from services.model_runtime.preprocess import Preprocess, TensorPreprocess, ViewPreprocess
 from services.model_runtime.quick import Quick
-from shared import logs
 from shared.clock import Clock
 
-log = logs.get("services.model_runtime")
 _ample_us = 3_600_000_000
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(slots=True)
 class Times:
-    """Microseconds: when the work began (monotonic), and how long its parts took."""
+    """Microseconds: when the work began (monotonic), and how long its parts took; and what it took
+    to isolate bad rows."""
 
     started: int
     tokenize: int = 0
     forward: int = 0
     postprocess: int = 0
+    extra_forwards: int = 0
+    isolated_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class Model:
             assert view_sql is not None, "a pack with a view was read with it"
             self._preprocess = ViewPreprocess(contract.view.digest, view_sql, manifest.encoders)
         self._postprocess = Postprocess(contract)
+        self._forward = Forward(backend, self._postprocess)
         self.quick = Quick.of(contract, backend, clock.monotonic_us)
         """For the commonest batches, where nothing else is pending; the same answers as `run`."""
 
@@ -91,11 +98,14 @@ class Model:
         if self.quick is not None:
             self.quick.run(batch, self._clock.monotonic_us())
 
-    def run(self, batch: Execute, received_us: int) -> Outcome:
+    def run(
+        self, batch: Execute, received_us: int, is_unwanted: Callable[[], bool] = _never
+    ) -> Outcome:
         """Compute what is still wanted.
 
         A request whose deadline has passed fails with DEADLINE_EXCEEDED; when all have, nothing
-        is computed.
+        is computed. A row that makes the forward fail does so alone (see `isolation`), for which
+        no forward begins once nobody waits any more: `is_unwanted`, or every deadline passed.
         """
         times = Times(self._clock.monotonic_us())
         rows = sum(batch.rows)
@@ -103,8 +113,11 @@ class Model:
         failures = _expired(is_live)
         checked = None
         if len(failures) < rows:
+            ends_us = received_us + max(batch.deadlines_us)
             try:
-                checked = self._compute(batch, rows, is_live, times)
+                checked = self._compute(
+                    batch, rows, is_live, times, lambda: self._stop(ends_us, is_unwanted)
+                )
             except MeshError as error:
                 live = range(rows) if is_live is None else np.flatnonzero(is_live).tolist()
                 failures |= dict.fromkeys(live, error)
@@ -113,33 +126,40 @@ class Model:
         failures |= checked.failed
         return Outcome(checked.outputs, checked.predictions, times, _bodies(batch, failures))
 
-    def _compute(self, batch: Execute, rows: int, is_live: Array | None, times: Times) -> Checked:
+    def _compute(
+        self, batch: Execute, rows: int, is_live: Array | None, times: Times, stop: Stop
+    ) -> Checked:
         inputs = self._preprocess.arrays(batch, rows)
         prepared_us = self._clock.monotonic_us()
         times.tokenize = prepared_us - times.started
+        failed: dict[int, MeshError] = {}
+        outputs: Sequence[Array] | None
         try:
-            outputs = self._backend.forward(inputs, rows)
-        except MeshError:
-            raise
-        except Exception as error:
-            _log_failure(batch)
-            what = f"{batch.model_name} version {batch.model_version}, {rows} rows"
-            raise MeshError("FORWARD_FAILED", f"{what}: {type(error).__name__}") from error
-        finally:
-            forwarded_us = self._clock.monotonic_us()
-            times.forward = forwarded_us - prepared_us
-        checked = self._postprocess.check(outputs, batch, rows, is_live)
+            outputs = self._forward.run(inputs, batch, rows)
+        except MeshError as error:
+            live = np.arange(rows) if is_live is None else np.flatnonzero(is_live)
+            outputs, found = self._forward.isolate(inputs, batch, live, error, stop)
+            failed, times.extra_forwards = found.failed, found.forwards
+            times.isolated_rows = len(failed)
+            is_live = np.isin(np.arange(rows), live)
+            is_live[list(failed)] = False
+        forwarded_us = self._clock.monotonic_us()
+        times.forward = forwarded_us - prepared_us
+        if outputs is None:
+            checked = self._postprocess.nothing(batch, rows)
+        else:
+            checked = self._postprocess.check(outputs, batch, rows, is_live)
         times.postprocess = self._clock.monotonic_us() - forwarded_us
+        checked.failed.update(failed)
         return checked
 
-
-def _log_failure(batch: Execute) -> None:
-    """The exception in progress, under the first request's trace id; the others point there."""
-    first, *others = batch.trace_ids or [""]
-    record = log.bind(model_name=batch.model_name, model_version=batch.model_version)
-    record.exception("forward_failed", trace_id=first, requests=len(batch.rows))
-    for trace_id in others[: failed_requests_logged_max - 1]:
-        record.error("forward_failed", trace_id=trace_id, exception_under=first)
+    def _stop(self, ends_us: int, is_unwanted: Callable[[], bool]) -> MeshError | None:
+        """Why no further forward of a batch begins, or None."""
+        if is_unwanted():
+            return MeshError("CANCELLED", "every caller of the batch left")
+        if self._clock.monotonic_us() >= ends_us:
+            return MeshError("DEADLINE_EXCEEDED", "the deadline passed while rows were isolated")
+        return None
 
 
 def _live_rows(batch: Execute, waited_us: int) -> Array | None:

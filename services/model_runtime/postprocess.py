@@ -2,7 +2,7 @@
 on every reply (K5). Pure.
 
 A row whose output breaks the contract fails alone with OUTPUT_INVALID; a wrong number of rows or
-columns fails the batch, because nobody knows which row is whose.
+columns fails the forward, because nobody knows which row is whose (`check_shapes`).
 """
 
 from collections.abc import Sequence
@@ -46,10 +46,8 @@ class Postprocess:
     def check(
         self, outputs: Sequence[Array], batch: Execute, rows: int, is_live: Array | None
     ) -> Checked:
-        """`is_live` (booleans [rows], None: all): the others have failed already and count as
-        failed rows. Raises MeshError OUTPUT_INVALID when the outputs have not the contract's
-        shapes."""
-        self._check_shapes(outputs, batch, rows)
+        """Of outputs that passed `check_shapes`. `is_live` (booleans [rows], None: all): the
+        others have failed already and count as failed rows."""
         if self._is_classifier:
             outputs = [softmax(outputs[0]), *outputs[1:]]
         valid = self._valid_rows(outputs, rows)
@@ -67,7 +65,9 @@ class Postprocess:
         predictions = [_NO_PREDICTIONS] * len(batch.rows) if self._is_classifier else []
         return Checked(self._tensors(outputs, None), predictions)
 
-    def _check_shapes(self, outputs: Sequence[Array], batch: Execute, rows: int) -> None:
+    def check_shapes(self, outputs: Sequence[Array], batch: Execute, rows: int) -> None:
+        """Raises MeshError OUTPUT_INVALID when the outputs of these rows have not the contract's
+        shapes and datatypes; a classifier's scores may be of any floating-point type."""
         expected = [[rows, *contract.shape[1:]] for contract in self._contract.outputs]
         received = [list(output.shape) for output in outputs]
         if received != expected:
@@ -76,6 +76,15 @@ class Postprocess:
                 f"{batch.model_name} version {batch.model_version}: outputs of shape {expected}"
                 f" are expected, received {received}",
             )
+        for index, (output, dtype) in enumerate(zip(outputs, self._dtypes, strict=True)):
+            is_scores = self._is_classifier and index == 0
+            if output.dtype != dtype and not (is_scores and output.dtype.kind == "f"):
+                raise MeshError(
+                    "OUTPUT_INVALID",
+                    f"{batch.model_name} version {batch.model_version}:"
+                    f" {self._contract.outputs[index].name} of {dtype.name} is expected,"
+                    f" received {output.dtype.name}",
+                )
 
     def _valid_rows(self, outputs: Sequence[Array], rows: int) -> Array | None:
         """Booleans [rows] that say which rows keep the contract; None when all do."""

@@ -196,6 +196,9 @@ class ModelRuntime(Service):
             self._counters.count(
                 generation.name, generation.version, batch.rows, failed, forward_us
             )
+            if extra := outcome.times.extra_forwards:
+                isolated = outcome.times.isolated_rows
+                self._counters.isolated(generation.name, generation.version, isolated, extra)
             credits = max(0, credits_batches - self._compute_thread.pending)
             batch.answer(outcome, self._clock.monotonic_us(), credits)
         if generation.unwanted_since_s is not None:

@@ -1,8 +1,10 @@
 """A batch through a model: every row ends in an output or an error of its own request."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -85,7 +87,7 @@ def test_a_forward_that_raises_fails_every_row_under_its_own_trace(
     assert failures(outcome) == {
         0: ("FORWARD_FAILED", "0"), 1: ("FORWARD_FAILED", "1"), 2: ("FORWARD_FAILED", "1")
     }  # fmt: skip
-    assert outcome.errors[0].message == "fake version 1, 3 rows: ValueError"
+    assert outcome.errors[0].message == "fake version 1, 1 rows: ValueError"
     logged = capsys.readouterr().err
     assert "secret 4711" in logged
     assert "0" * 32 in logged
@@ -108,13 +110,13 @@ def test_a_backend_out_of_memory_is_said_as_such(
 def test_a_wrong_number_of_rows_names_model_expected_and_received(
     make_model: Make, make_batch: Make, clock: ManualClock
 ) -> None:
-    """Nobody knows which row is whose, so all fail."""
-    model, _ = make_model(lambda x: x[:1])
+    """Nobody knows which row is whose; rows that fail alone too have the counts of that forward."""
+    model, _ = make_model(lambda x: x[:0])
     outcome = model.run(make_batch([1, 1]), clock.monotonic_us())
     assert failures(outcome) == {0: ("OUTPUT_INVALID", "0"), 1: ("OUTPUT_INVALID", "1")}
     message = outcome.errors[0].message
     assert "fake version 1" in message
-    assert "[[2, 2]] are expected, received [[1, 2]]" in message
+    assert "[[1, 2]] are expected, received [[0, 2]]" in message
 
 
 def test_an_invalid_row_and_an_expired_one_each_have_their_error(
@@ -151,3 +153,143 @@ def test_a_batch_that_breaks_the_contract_fails_in_each_row(
     outcome = model.run(make_batch([1, 1], columns=3), clock.monotonic_us())
     assert [name for name, _ in failures(outcome).values()] == ["INVALID_REQUEST"] * 2
     assert backend.forwards == []
+
+
+def raising_at(*bad: float) -> Callable[[Any], Any]:
+    """A forward that raises while one of these is the first number of a row, else doubles."""
+
+    def compute(x: Any) -> Any:
+        if np.isin(x[:, 0], bad).any():
+            raise ValueError("bad row")
+        return x * 2
+
+    return compute
+
+
+@pytest.mark.parametrize("bad", range(32))
+def test_a_row_that_makes_the_forward_raise_fails_alone(
+    make_model: Make, make_batch: Make, clock: ManualClock, bad: int
+) -> None:
+    """Wherever it is among 32: the others are answered as ever, after log2 32 + 1 more forwards at
+    most, and the outcome says how many."""
+    model, backend = make_model(raising_at(2.0 * bad))
+    outcome = model.run(make_batch([1] * 32), clock.monotonic_us())
+    assert [name for name, _ in failures(outcome).values()] == ["FORWARD_FAILED"]
+    assert list(outcome.errors) == [bad]
+    expected = [[4.0 * row, 4.0 * row + 2] if row != bad else [0, 0] for row in range(32)]
+    assert y(outcome) == expected
+    assert outcome.times.extra_forwards == len(backend.forwards) - 1 <= 6
+    assert outcome.times.isolated_rows == 1
+
+
+def test_a_failed_row_has_no_prediction_and_its_mates_have(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """A request of several rows keeps those that are good, whatever else failed beside them."""
+
+    def compute(x: Any) -> Any:
+        return np.where(x[:, :1] == 6, np.float32("nan"), raising_at(2.0)(x))
+
+    model, _ = make_model(compute, task="classifier")
+    outcome = model.run(make_batch([2, 2, 1]), clock.monotonic_us())
+    assert failures(outcome) == {1: ("FORWARD_FAILED", "0"), 3: ("OUTPUT_INVALID", "1")}
+    assert [len(msgspec.msgpack.decode(raw)) for raw in outcome.predictions] == [1, 1, 1]
+
+
+def test_a_row_without_an_output_fails_alone(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """A model that drops a row returns the wrong number of them: only that row is failed."""
+    model, _ = make_model(lambda x: x[x[:, 0] != 4])
+    outcome = model.run(make_batch([1] * 4), clock.monotonic_us())
+    assert failures(outcome) == {2: ("OUTPUT_INVALID", "2")}
+    assert y(outcome) == [[0, 1], [2, 3], [0, 0], [6, 7]]
+
+
+def test_an_expired_row_is_not_tried_again(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """It was in the forward that failed; only the live ones are computed after it."""
+    model, backend = make_model(raising_at(0.0))
+    received_us = clock.monotonic_us()
+    clock.advance(0.001)
+    batch = make_batch([1, 1, 1], deadlines_us=[1_000, 5_000, 5_000])
+    outcome = model.run(batch, received_us)
+    assert failures(outcome) == {0: ("DEADLINE_EXCEEDED", "0")}
+    assert y(outcome) == [[0, 0], [4, 6], [8, 10]]
+    assert backend.forwards == [3, 1, 1]
+
+
+def test_a_poisoned_model_is_given_up_within_its_bound(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """Every forward fails: four bad rows are looked for, then one a batch; a good batch ends it."""
+    is_poisoned = [True]
+
+    def compute(x: Any) -> Any:
+        if is_poisoned[0]:
+            raise ValueError
+        return raising_at(0.0)(x)
+
+    model, backend = make_model(compute)
+    outcome = model.run(make_batch([1] * 32), clock.monotonic_us())
+    assert (len(outcome.errors), len(backend.forwards)) == (32, 1 + 24)
+    assert "undecided for 28 rows after 24 more forwards" in outcome.errors[31].message
+    backend.forwards.clear()
+    outcome = model.run(make_batch([1] * 32), clock.monotonic_us())
+    assert (len(outcome.errors), len(backend.forwards)) == (32, 1 + 6)
+    is_poisoned[0] = False
+    model.run(make_batch([1] * 32), clock.monotonic_us())
+    assert not model._forward.is_poisoned
+
+
+def test_isolation_ends_when_nobody_waits_any_more(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """Cancelled between two forwards, or past every deadline: no further forward begins."""
+
+    def slow(x: Any) -> Any:
+        clock.advance(0.01)
+        raise ValueError
+
+    model, backend = make_model(slow)
+    is_gone = iter([False, True])
+    model.run(make_batch([1] * 8), clock.monotonic_us(), lambda: next(is_gone, True))
+    assert backend.forwards == [8, 4]
+    backend.forwards.clear()
+    outcome = model.run(make_batch([1] * 8, deadlines_us=[15_000] * 8), clock.monotonic_us())
+    assert backend.forwards == [8, 4]
+    assert {name for name, _ in failures(outcome).values()} == {"DEADLINE_EXCEEDED"}
+
+
+def test_out_of_memory_on_request_k_and_k_plus_1_works(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """MEMORY_EXHAUSTED is that request's alone, batched with others or not."""
+
+    def compute(x: Any) -> Any:
+        if (x[:, 0] == 4).any():
+            raise MeshError("MEMORY_EXHAUSTED", f"a forward of {len(x)} rows")
+        return x * 2
+
+    model, _ = make_model(compute)
+    outcome = model.run(make_batch([1] * 8), clock.monotonic_us())
+    assert failures(outcome) == {2: ("MEMORY_EXHAUSTED", "2")}
+    assert y(outcome)[3] == [12, 14]
+    assert y(model.run(make_batch([1]), clock.monotonic_us())) == [[0, 2]]
+
+
+def test_a_failed_batch_leaves_no_cycle(
+    make_model: Make, make_batch: Make, clock: ManualClock
+) -> None:
+    """What failed is let go of with the answer, not at some later garbage collection."""
+    model, _ = make_model(raising_at(2.0, 8.0))
+    batch = make_batch([1] * 8)
+    model.run(batch, clock.monotonic_us())
+    gc.collect()
+    gc.disable()
+    try:
+        model.run(batch, clock.monotonic_us())
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

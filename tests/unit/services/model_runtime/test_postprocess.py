@@ -141,7 +141,7 @@ def test_a_row_that_had_failed_before_is_left_out_without_a_second_error() -> No
 def test_a_wrong_shape_fails_the_batch_and_names_both(shape: tuple[int, ...]) -> None:
     """Model, expected and received are in the message."""
     with pytest.raises(MeshError, match="delay version 7") as caught:
-        Postprocess(contract()).check([np.zeros(shape, np.float32)], batch([3]), 3, None)
+        Postprocess(contract()).check_shapes([np.zeros(shape, np.float32)], batch([3]), 3)
     assert caught.value.name == "OUTPUT_INVALID"
     assert "[[3, 2]]" in caught.value.message
     assert str([list(shape)]) in caught.value.message
@@ -191,3 +191,12 @@ def test_no_row_at_all_is_answered_with_zeros() -> None:
     checked = Postprocess(contract()).nothing(batch([2, 1]), 3)
     assert [len(decode(raw)) for raw in checked.predictions] == [0, 0]
     assert checked.outputs[0].shape == [3, 2]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.bool_, object])
+def test_another_datatype_than_promised_is_named(dtype: type) -> None:
+    """Nothing is cut to size in silence; a classifier's scores become probabilities anyway."""
+    with pytest.raises(MeshError, match="y of float32 is expected, received") as caught:
+        Postprocess(tensor_contract()).check_shapes([np.zeros((3, 2), dtype)], batch([3]), 3)
+    assert caught.value.name == "OUTPUT_INVALID"
+    Postprocess(contract()).check_shapes([np.zeros((3, 2), np.float64)], batch([3]), 3)
