@@ -49,7 +49,7 @@ def _compiled() -> Finding:
     fault = "there is no build" if build is None else build.fault(tree())
     if fault is None:
         return Finding("compiled", "ok", "the hot path runs compiled")
-    fix = "python -m services.jobs.compile, then restart the mesh"
+    fix = "mortise compile, then stop and start the mesh"
     return Finding("compiled", "warn", f"the hot path runs from source: {fault}", fix)
 
 

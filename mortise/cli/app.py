@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
             "doctor": "Check the machine and the home; each finding with its fix.",
         },
     ),
+    "Speed": ("builds", {"compile": "Compile the hot path; from source it is slower."}),
     "Requests": (
         "calls",
         {

@@ -9,6 +9,7 @@ a line; a failed build leaves the old one, which is used only while its sources 
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ MODULES = (
     "services.orchestrator.access_log", "services.orchestrator.admission",
     "services.orchestrator.alarm", "services.orchestrator.answer",
     "services.orchestrator.batching", "services.orchestrator.bounds",
+    "services.orchestrator.breaker", "services.orchestrator.breakers",
     "services.orchestrator.combinations", "services.orchestrator.config",
     "services.orchestrator.deadlines", "services.orchestrator.dispatch",
     "services.orchestrator.execution", "services.orchestrator.fairness",
@@ -77,6 +79,10 @@ def main() -> None:
 
 def _compile(place: Path, sources: list[str]) -> None:
     """Run mypyc and the C compiler in a process of their own: setuptools changes its process."""
+    for package in ("mypyc", "setuptools"):
+        if importlib.util.find_spec(package) is None:
+            text = f"{package} is not installed: pip install mypy setuptools, then compile again"
+            raise MeshError("UNAVAILABLE", text)
     command = [sys.executable, "-c", _STEPS, str(place), *sources]
     variables = {**os.environ, "PYTHONPATH": str(TREE)}
     done = subprocess.run(
