@@ -22,7 +22,23 @@ rows (4,096 of 1 KiB)."""
 flows_idle_max = 1_024
 """Tenants of a model version whose past share is remembered while they have nothing waiting."""
 retries_max = 1
-"""A part of a request whose runtime or fabric died is sent once more."""
+"""A part of a request whose runtime or fabric died is sent once more, within the retry budget:"""
+retry_share_max = 0.2
+"""Parts sent again ÷ parts sent, over the last `retry_memory_s`; a failing runtime costs at most
+this much more work."""
+retry_parts_min = 100
+"""Parts that may be sent again within that time however few were sent: what two full batches and
+a half lose when one runtime dies. 10 a second."""
+retry_memory_s = 10.0
+
+cost_batches_kept = 50
+"""A batch weighs 1/e after so many later ones: half a second of a busy runtime."""
+cost_batches_min = 8
+"""Before so many batches nothing is decided by their cost."""
+cost_outlier_spreads = 4.0
+"""How many usual distances from the expected cost a single batch can move the fit."""
+shares_memory_s = 0.5
+"""Over which time the classes' shares of the runtimes are measured, for predicting waits."""
 
 deadline_grain_s = 0.005
 """Requests end at most this long after their deadline, and what the timer and the loop are late."""
@@ -39,6 +55,21 @@ feature_retry_s = 0.025
 """Pause before a fabric that has not loaded the view yet is asked again."""
 credit_retry_s = 0.005
 """Pause before a runtime that answered OVERLOADED gets the next batch."""
+
+breaker_window_s = 60.0
+"""Requests that ended longer ago say nothing of a version any more."""
+breaker_windows_of_min = 5
+"""The latest so many times `requests_min` requests are judged: enough to be sure, few enough that a
+version that begins to fail at any load is out after half of them."""
+breaker_retry_ms_min = 50
+"""Hint while a half-open breaker's probes are out."""
+slow_factor = 4.0
+"""A deadline that passes while a batch is out counts against the version only when the batch took
+so many times the usual, or what the SLA promises; before that the deadline was too short."""
+slow_s_min = 0.020
+"""Never sooner than this, which is how exactly deadlines are kept."""
+usual_share = 0.05
+"""Weight of the newest batch in the usual time of a version's batches."""
 
 segment_bytes = 16 * 1024 * 1024
 """One file of the spool."""

@@ -102,7 +102,7 @@ class Dispatcher:
             if leaves_s > now_s:
                 self._wake_at(leaves_s, now_s)
                 continue
-            batch = Batch(lane.plan, self.queue.take(lane), now_s)
+            batch = Batch(lane.plan, self.queue.take(lane, now_s), now_s)
             self.batches += 1
             self.replicas.send(replica, batch, now_s)
             return True

@@ -10,34 +10,39 @@ Source: Goyal, Vin, Cheng, "Start-time fair queueing", SIGCOMM 1996.
 
 from bisect import insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 
 from services.orchestrator.batching import Window
 from services.orchestrator.config import flows_idle_max
+from services.orchestrator.deadlines import NEVER
 from services.orchestrator.request import Part
 
 _compact_min = 64
 
 
-def _deadline_s(part: Part) -> float:
+def deadline_of(part: Part) -> float:
+    """When its request ends."""
     return part.work.deadline_s
 
 
 class Flow:
-    """One tenant of one risk class. A part that left early stays among `parts` as a dead entry
-    (its `flow` is None) until it is reached or the dead outnumber the living."""
+    """One tenant of one risk class; `rows` good rows wait in it. A part that left early stays among
+    `parts` as a dead entry (its `flow` is None) until it is reached or the dead outnumber the
+    living."""
 
     def __init__(self, risk_level: int) -> None:
         self.risk_level = risk_level
         self.finish = 0.0
         self.is_waiting = False
+        self.rows = 0
         self.parts: deque[Part] = deque()
         self._dead = 0
 
     def forget(self, part: Part) -> None:
         """The part ended while it waited."""
         part.flow = None
+        self.rows -= part.good_rows
         self._dead += 1
         if self._dead > _compact_min and self._dead * 2 > len(self.parts):
             living = [part for part in self.parts if part.flow is not None]
@@ -53,20 +58,45 @@ class Flow:
             self._dead -= 1
 
 
-class FairOrder:
-    """Flows in order of their starts. `rows` good rows of `parts` wait; `served` is what has left,
-    in rows ÷ the weight of their classes."""
+class RiskClass:
+    """The waiting flows of one risk class: `heap` by their starts, `rows` good rows in them.
+    `taken` counts the rows that ever left."""
 
-    def __init__(self, weights: Mapping[int, float]) -> None:
-        self.weights = weights
+    def __init__(self, risk_level: int, weight: float) -> None:
+        self.risk_level = risk_level
+        self.weight = weight
+        self.rows = 0
+        self.taken = 0
+        self.heap: list[tuple[float, int, Flow]] = []
+
+
+class FairOrder:
+    """Flows in order of their starts. `rows` good rows of `parts` wait, by risk level less one in
+    `classes`; `served` is what has left, in rows ÷ the weight of their classes.
+
+    A part that waited `aging_s` is charged by the weight of the next higher class, and so on: what
+    has waited for seconds is caught up with faster than its class's share alone would.
+    """
+
+    def __init__(self, weights: Mapping[int, float], aging_s: float = NEVER) -> None:
         self.rows = 0
         self.parts = 0
         self.served = 0.0
+        self.classes = [RiskClass(risk, weights[risk]) for risk in sorted(weights)]
+        self.aging_s = aging_s
         self._time = 0.0
         self._flows: dict[tuple[int, str], Flow] = {}
-        self._waiting = dict.fromkeys(weights, 0)
-        self._heap: list[tuple[float, int, Flow]] = []
         self._pushed = 0
+
+    def weigh(self, weights: Mapping[int, float], aging_s: float) -> None:
+        """The classes' weights from now on."""
+        self.aging_s = aging_s
+        for each in self.classes:
+            each.weight = weights[each.risk_level]
+
+    def flow_of(self, risk_level: int, tenant_id: str) -> Flow | None:
+        """The tenant's flow of this class, if it has one."""
+        return self._flows.get((risk_level, tenant_id))
 
     def push(self, part: Part) -> None:
         """The part waits in its tenant's flow, behind those with the same or an earlier
@@ -75,35 +105,54 @@ class FairOrder:
         flow = self._flows.get((body.risk_level, body.tenant_id))
         if flow is None:
             flow = self._new_flow(body.risk_level, body.tenant_id)
-        parts = flow.parts
+        parts, rows = flow.parts, part.good_rows
         part.flow = flow
         if parts and part.work.deadline_s < parts[-1].work.deadline_s:
-            insort(parts, part, key=_deadline_s)
+            insort(parts, part, key=deadline_of)
         else:
             parts.append(part)
-        self.rows += part.good_rows
+        each = self.classes[flow.risk_level - 1]
+        self.rows += rows
+        each.rows += rows
+        flow.rows += rows
         self.parts += 1
         if not flow.is_waiting:
             flow.is_waiting = True
-            self._waiting[flow.risk_level] += 1
             self._pushed += 1
-            heappush(self._heap, (max(flow.finish, self._time), self._pushed, flow))
+            heappush(each.heap, (max(flow.finish, self._time), self._pushed, flow))
 
     def forget(self, part: Part) -> None:
         """The part ended while it waited."""
-        assert part.flow is not None, "only a waiting part can be forgotten"
-        part.flow.forget(part)
+        flow = part.flow
+        assert flow is not None, "only a waiting part can be forgotten"
+        flow.forget(part)
         self.rows -= part.good_rows
+        self.classes[flow.risk_level - 1].rows -= part.good_rows
         self.parts -= 1
 
-    def take(self, window: Window) -> list[Part]:
-        """The next parts that make a batch together: in order, until one does not fit. The first
-        one always does: a part made under an earlier, larger window must not wait for ever."""
-        heap, weights, waiting = self._heap, self.weights, self._waiting
+    def take(
+        self,
+        window: Window,
+        now_s: float,
+        only: Sequence[RiskClass] = (),
+        *,
+        is_apart: bool = False,
+    ) -> list[Part]:
+        """The next parts that make a batch together, of the classes in `only` or of all: in order,
+        until one does not fit. The first one always does: a part made under an earlier, larger
+        window must not wait for ever.
+
+        `is_apart`: they go to a replica that others have no share in. That counts as service, but
+        does not move the time at which whoever was idle begins, unless nobody else waits."""
+        among = only or self.classes
+        moves_time = not is_apart or self.rows == sum([each.rows for each in among])
         batch: list[Part] = []
         rows = size = 0
-        while heap:
-            start, _, flow = heap[0]
+        while True:
+            each = _first(among)
+            if each is None:
+                break
+            start, _, flow = each.heap[0]
             parts = flow.parts
             if parts and parts[0].flow is None:
                 flow.drop_dead()
@@ -116,23 +165,50 @@ class FairOrder:
                 parts.popleft()
                 part.flow = None
                 batch.append(part)
-                weight = weights[flow.risk_level]
-                flow.finish = start + part.good_rows * waiting[flow.risk_level] / weight
-                self._time = start
-                self.rows -= part.good_rows
-                self.served += part.good_rows / weight
+                if moves_time and start > self._time:
+                    self._time = start
+                self._charge(each, flow, start, part.good_rows, now_s - part.entered_s)
             if parts:
                 self._pushed += 1
-                heapreplace(heap, (flow.finish, self._pushed, flow))
+                heapreplace(each.heap, (flow.finish, self._pushed, flow))
             else:
-                heappop(heap)
+                heappop(each.heap)
                 flow.is_waiting = False
-                waiting[flow.risk_level] -= 1
         self.parts -= len(batch)
         return batch
+
+    def _charge(
+        self, each: RiskClass, flow: Flow, start: float, rows: int, waited_s: float
+    ) -> None:
+        """Rows of a flow leave: its next start is as much later as its share says."""
+        weight = each.weight
+        if waited_s >= self.aging_s:
+            weight = self._aged(each, waited_s)
+        flow.finish = start + rows * len(each.heap) / weight
+        flow.rows -= rows
+        each.rows -= rows
+        each.taken += rows
+        self.rows -= rows
+        self.served += rows / each.weight
+
+    def _aged(self, each: RiskClass, waited_s: float) -> float:
+        """The weight of a class as many higher as the part has waited `aging_s`, never less than
+        its own."""
+        steps = int(min(waited_s / self.aging_s, len(self.classes)))
+        higher = max(0, each.risk_level - 1 - steps)
+        return max(each.weight, self.classes[higher].weight)
 
     def _new_flow(self, risk_level: int, tenant_id: str) -> Flow:
         if len(self._flows) >= flows_idle_max:
             self._flows = {key: flow for key, flow in self._flows.items() if flow.is_waiting}
         flow = self._flows[risk_level, tenant_id] = Flow(risk_level)
         return flow
+
+
+def _first(among: Sequence[RiskClass]) -> RiskClass | None:
+    """The class whose turn it is: that of the earliest start."""
+    best = None
+    for each in among:
+        if each.heap and (best is None or each.heap[0] < best.heap[0]):
+            best = each
+    return best

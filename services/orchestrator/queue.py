@@ -4,11 +4,12 @@ Lanes take turns in proportion to the weights of what they serve; inside a lane 
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from contracts.policies import PolicySet, PriorityPolicy, PrioritySpec
 from services.orchestrator.batching import Window
-from services.orchestrator.fairness import FairOrder
+from services.orchestrator.deadlines import NEVER
+from services.orchestrator.fairness import FairOrder, RiskClass
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Part, Where
 
@@ -19,8 +20,10 @@ class Lane(FairOrder):
     """What waits for one model version. `turn` is where its last service ended, on the scale of
     all lanes."""
 
-    def __init__(self, plan: ModelPlan, window: Window, weights: Mapping[int, float]) -> None:
-        super().__init__(weights)
+    def __init__(
+        self, plan: ModelPlan, window: Window, weights: Mapping[int, float], aging_s: float
+    ) -> None:
+        super().__init__(weights, aging_s)
         self.plan = plan
         self.window = window
         self.turn = 0.0
@@ -37,27 +40,41 @@ class Lane(FairOrder):
 class Queue:
     """The lanes of all model versions; `parts` wait in them altogether."""
 
-    def __init__(self, window_of: Callable[[str], Window], weights: Mapping[int, float]) -> None:
+    def __init__(
+        self,
+        window_of: Callable[[str], Window],
+        weights: Mapping[int, float],
+        aging_s: float = NEVER,
+    ) -> None:
         self.window_of = window_of
         self._weights = weights
+        self._aging_s = aging_s
         self.parts = 0
         self._lanes: dict[ModelPlan, Lane] = {}
         self._time = 0.0
 
-    def rearrange(self, window_of: Callable[[str], Window], weights: Mapping[int, float]) -> None:
+    def rearrange(
+        self,
+        window_of: Callable[[str], Window],
+        weights: Mapping[int, float],
+        aging_s: float = NEVER,
+    ) -> None:
         """Windows by model name and weights by risk level from now on; empty lanes are dropped."""
         self.window_of = window_of
         self._weights = weights
+        self._aging_s = aging_s
         self._lanes = {plan: lane for plan, lane in self._lanes.items() if lane.parts}
         for plan, lane in self._lanes.items():
-            lane.window, lane.weights = window_of(plan.name), weights
+            lane.window = window_of(plan.name)
+            lane.weigh(weights, aging_s)
 
     def push(self, part: Part, now_s: float) -> None:
         """The part waits for its model version from now on."""
         plan = part.work.plan
         lane = self._lanes.get(plan)
         if lane is None:
-            lane = self._lanes[plan] = Lane(plan, self.window_of(plan.name), self._weights)
+            window = self.window_of(plan.name)
+            lane = self._lanes[plan] = Lane(plan, window, self._weights, self._aging_s)
         if not lane.parts:
             lane.turn = max(lane.turn, self._time)
             lane.arrivals.clear()
@@ -81,10 +98,21 @@ class Queue:
             lanes.sort(key=lambda lane: lane.turn)
         return lanes
 
-    def take(self, lane: Lane) -> list[Part]:
-        """The lane's next batch."""
+    def lane_of(self, plan: ModelPlan) -> Lane | None:
+        """What waits for this version, if anything did lately."""
+        return self._lanes.get(plan)
+
+    def take(
+        self,
+        lane: Lane,
+        now_s: float,
+        only: Sequence[RiskClass] = (),
+        *,
+        is_apart: bool = False,
+    ) -> list[Part]:
+        """The lane's next batch, see `FairOrder.take`."""
         before = lane.served
-        batch = lane.take(lane.window)
+        batch = lane.take(lane.window, now_s, only, is_apart=is_apart)
         self._time = max(self._time, lane.turn)
         lane.turn += lane.served - before
         self.parts -= len(batch)
@@ -102,9 +130,13 @@ class Queue:
         return sum(lane.rows for lane in self._lanes.values())
 
 
-def weights_of(policies: PolicySet) -> dict[int, float]:
-    """The weight of each risk class."""
+def priority_of(policies: PolicySet) -> PrioritySpec:
+    """The priority policy in force, or the built-in one."""
     policy = policies.find("priority", "*")
-    spec = policy.spec if isinstance(policy, PriorityPolicy) else PrioritySpec()
-    weights = {**PrioritySpec().weights, **spec.weights}
+    return policy.spec if isinstance(policy, PriorityPolicy) else PrioritySpec()
+
+
+def weights_of(policies: PolicySet) -> dict[int, float]:
+    """The weight of each risk class; one that is not named has its built-in weight."""
+    weights = {**PrioritySpec().weights, **priority_of(policies).weights}
     return {int(risk): float(weight) for risk, weight in weights.items()}
