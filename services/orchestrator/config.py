@@ -68,6 +68,8 @@ slow_factor = 4.0
 so many times the usual, or what the SLA promises; before that the deadline was too short."""
 slow_s_min = 0.020
 """Never sooner than this, which is how exactly deadlines are kept."""
+early_cancel_s = 0.010
+"""A cancel this close to its request's deadline is the client's own timer: a time-out."""
 usual_share = 0.05
 """Weight of the newest batch in the usual time of a version's batches."""
 

@@ -92,6 +92,18 @@ class Observed:
         self._rows = registry.add(
             Histogram("ai_batch_rows", "Rows of the batches that came back.", names, ROWS_BUCKETS)
         )
+        self._fallbacks = registry.add(
+            Counter(
+                "ai_fallback_total",
+                "Requests for a model that went to its declared fallback.",
+                ("model", "fallback", "version"),
+            )
+        )
+        self._breakers = registry.add(
+            Counter(
+                "ai_breaker_total", "Transitions of breakers, by the new state.", (*names, "state")
+            )
+        )
         self._gauges = {
             name: registry.add(Gauge(name, text))
             for name, text in (
@@ -99,6 +111,7 @@ class Observed:
                 ("ai_queue_rows", "Rows that wait for a replica."),
                 ("ai_spool_records", "Receipts that the control plane has not acknowledged."),
                 ("ai_spool_bytes", "Bytes of the spool's files."),
+                ("ai_breakers_out", "Versions whose breaker is open or half-open."),
             )
         }
         self._handles: dict[ModelPlan, Handles] = {}
@@ -124,6 +137,14 @@ class Observed:
     def ended(self, plan: ModelPlan, error: str) -> None:
         """An admitted request ended with this error."""
         self._requests.labels(plan.name, plan.version, error).add(1)
+
+    def fell_back(self, model: str, plan: ModelPlan) -> None:
+        """A request for `model` goes to its fallback."""
+        self._fallbacks.labels(model, plan.name, plan.version).add(1)
+
+    def breaker(self, plan: ModelPlan, state: str) -> None:
+        """A version's breaker is in this state from now on."""
+        self._breakers.labels(plan.name, plan.version, state).add(1)
 
     def forget(self, keep: set[ModelPlan]) -> None:
         """Only these versions serve from now on; the series of the others stay as they are."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 
 from contracts.errors import MeshError
 from contracts.inference import InferenceResponse
@@ -24,6 +25,7 @@ from services.orchestrator.admission import (
 from services.orchestrator.alarm import Alarm
 from services.orchestrator.batching import windows_of
 from services.orchestrator.bounds import Bounds
+from services.orchestrator.breakers import Breakers
 from services.orchestrator.combinations import Combinations
 from services.orchestrator.config import deadline_grain_s
 from services.orchestrator.deadlines import Awaited, Wheel
@@ -60,6 +62,7 @@ class Pipeline:
         self._alarm = Alarm(clock, self._ring)
         self.works: Wheel[Work] = Wheel(deadline_grain_s, self._alarm.by)
         self.observed = Observed()
+        self.breakers = Breakers(clock, self.observed, Random())
         self.table = RouteTable(VERSION_0, plan_of)
         self._awaited: Wheel[Awaited] = Wheel(deadline_grain_s, self._alarm.by)
         self._clock = clock
@@ -89,6 +92,7 @@ class Pipeline:
         self.dispatcher.queue.rearrange(windows_of(policies), weights_of(policies))
         deployed = {plan for plans in table.plans.values() for plan in plans.values()}
         self.dispatcher.replicas.want(deployed)
+        self.breakers.apply(policies.policies, deployed)
         self.observed.forget(keep=deployed)
         self.dispatcher.wake()
 
@@ -127,7 +131,7 @@ class Pipeline:
         body, peer, table = call.body, call.peer, self.table
         if peer.risk_level_min > 1 or EVERY_TENANT not in peer.tenants:
             check_identity(body, peer)
-        plan, variant = table.choose(body, call.trace_id, self.dispatcher.replicas)
+        plan, variant = table.choose(body, call.trace_id, self.dispatcher.replicas, self.breakers)
         rows, size, tensors = check_input(body, plan)
         outputs = plan.every_output if body.outputs is UNSET else wanted_outputs(body, plan)
         tenant_id = body.tenant_id
@@ -143,6 +147,8 @@ class Pipeline:
         work.parts = divide(work, tensors, self.dispatcher.queue.window_of)
         work.parts_left = len(work.parts)
         self.works.add(work)
+        if self.breakers.shut:
+            self.breakers.admitted(work)
         call.on_cancel = partial(self._cancelled, work)
         return work
 
@@ -174,7 +180,11 @@ class Pipeline:
 
     def _answer(self, works: Sequence[Work]) -> None:
         """Reply to each; their receipts are written when the first reply leaves."""
-        for work, answer in zip(works, self._replies.make(works), strict=True):
+        if not works:
+            return
+        answers = self._replies.make(works)
+        self.breakers.answered(works, answers)
+        for work, answer in zip(works, answers, strict=True):
             if type(answer) is InferenceResponse:
                 call = work.call
                 self._end(work, Outcome.ANSWERED)
@@ -195,6 +205,7 @@ class Pipeline:
         call, outcome = work.call, outcome_of(error.name)
         self._access.ended(work, error, outcome, self._clock.monotonic())
         self.observed.ended(work.plan, error.name)
+        self.breakers.failed(work, error)
         self._end(work, outcome)
         call.fail(error)
 
@@ -205,6 +216,8 @@ class Pipeline:
     def _end(self, work: Work, outcome: Outcome) -> None:
         """The one end of an admitted request: give back what it held, wherever its parts are."""
         parts = work.parts
+        if work.probes is not None:
+            self.breakers.probe_ended(work, is_answered=outcome is Outcome.ANSWERED)
         work.end(outcome)
         self.tally.count(outcome)
         self.works.discard(work)
@@ -247,4 +260,5 @@ class Pipeline:
             "parts_retried": dispatcher.retried,
             "features_calls": self.features.calls,
             "features_rows": self.features.rows,
+            **self.breakers.statistics(),
         }

@@ -17,6 +17,7 @@ from contracts.features import RefusedRow
 from contracts.inference import InferenceRequest, Prediction, Variant
 
 if TYPE_CHECKING:
+    from services.orchestrator.breaker import Breaker
     from services.orchestrator.execution import Batch
     from services.orchestrator.fairness import Flow
     from services.orchestrator.micro_batch import FeatureAnswer, FeatureCall
@@ -129,12 +130,13 @@ class Part:
 class Work:
     """An admitted request under the policies of `table`. `outputs` are the indices of those of the
     contract's outputs that it wants, `bytes` the size of its input, `reserved_bytes` that of its
-    receipt; `slot` is the wheel's."""
+    receipt; `slot` is the wheel's. `probes` is the half-open breaker that it probes for."""
 
     outcome: Outcome | None = None
     parts: Sequence[Part] = ()
     parts_left = 0
     slot = 0
+    probes: "Breaker | None" = None
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Which version answers a request: one immutable table per policy set, pinned by each request.
 
 Order: an explicit version or alias, else the model's split, else the route's default. A default,
-alias or split without a ready replica gives way to the declared fallback if that one is ready.
+alias or split without a ready replica, or whose breaker is open, gives way to the declared fallback
+if that one is ready and its own breaker lets the request through; a fallback has no fallback.
 """
 
 import hashlib
@@ -28,6 +29,7 @@ from contracts.policies import (
     SplitSpec,
 )
 from contracts.types import UNSET
+from services.orchestrator.breakers import Breakers
 from services.orchestrator.plan import Key, ModelPlan
 
 PlanOf = Callable[[str, str, str], ModelPlan]
@@ -130,20 +132,31 @@ class RouteTable:
                 self.faults.append(f"{name} {version}: {error.message}")
         return plans
 
-    def choose(self, body: InferenceRequest, trace_id: str, replicas: Readiness) -> Choice:
+    def choose(
+        self, body: InferenceRequest, trace_id: str, replicas: Readiness, breakers: Breakers
+    ) -> Choice:
         """The version for this request. Raises MODEL_UNKNOWN for a model, version or alias that
-        does not exist, MODEL_NOT_READY when no replica has the version ready."""
+        does not exist, MODEL_NOT_READY when no replica has the version ready or its breaker does
+        not let the request through."""
         if body.model_version is UNSET:
             default = self._defaults.get(body.model_name)
-            if default is not None and default.plan.key in replicas.ready:
+            if (
+                default is not None
+                and default.plan.key in replicas.ready
+                and default.plan.key not in breakers.shut
+            ):
                 return default
         version, variant = self._version(body, trace_id)
         plan = self.plans.get(body.model_name, {}).get(version)
-        if plan is not None and plan.key in replicas.ready:
+        is_ready = plan is not None and plan.key in replicas.ready
+        if is_ready and plan is not None and breakers.admits(plan):
             return Choice(plan, variant)
         fallback = None if variant == "pinned" else self._fallback(body.model_name)
-        if fallback is not None and fallback.key in replicas.ready:
+        if fallback is not None and fallback.key in replicas.ready and breakers.admits(fallback):
+            breakers.fell_back(body.model_name, fallback)
             return Choice(fallback, "fallback")
+        if plan is not None and plan.key in breakers.shut:
+            raise breakers.refusal(plan)
         if plan is not None and replicas.is_expected(plan):
             return Choice(plan, variant)
         state = "is not deployed" if plan is None else "is not ready on any replica"

@@ -139,6 +139,7 @@ class Orchestrator(Service):
         missing = [plan for plan in routed if plan.key not in replicas.ready]
         reasons = [f"{plan.name} {plan.version} is ready on no replica" for plan in missing]
         reasons += table.faults
+        reasons += self.pipeline.breakers.reasons()
         if any(plan.view for plan in routed) and not self.pipeline.features.is_there:
             reasons.append("the data fabric is away")
         if not self._shipper.is_reachable:
@@ -176,6 +177,7 @@ class Orchestrator(Service):
         return self.pipeline.observed.collect(
             ai_requests_in_flight=self.pipeline.works.count,
             ai_queue_rows=self.pipeline.dispatcher.queue.rows,
+            ai_breakers_out=len(self.pipeline.breakers.shut),
             ai_spool_records=self._spool.unacknowledged(),
             ai_spool_bytes=self._spool.size,
         )

@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import msgspec
@@ -31,10 +32,13 @@ from contracts.policies import (
     RouteSpec,
     kind_of,
 )
+from services.orchestrator.breakers import Breakers
+from services.orchestrator.observe import Observed
 from services.orchestrator.plan import ModelPlan, compile_plan
 from services.orchestrator.request import Part, Work
 from services.orchestrator.routing import RouteTable
 from shared.access import EVERYTHING, Peer
+from shared.clock import ManualClock
 
 VIEW_SQL = """/* mortise
 name = "departure"
@@ -129,6 +133,11 @@ def policy_set(*policies: Policy, version: int = 1) -> PolicySet:
 def plan_of(name: str, version: str, number: str) -> ModelPlan:
     """A plan source that knows every version."""
     return plan_for(contract(name=name), version, int(version))
+
+
+def no_breakers() -> Breakers:
+    """Breakers that know no version: everything is let through."""
+    return Breakers(ManualClock(), Observed(), Random(1))
 
 
 @dataclass

@@ -26,6 +26,7 @@ from services.orchestrator.routing import RouteTable, unsupported
 from tests.unit.services.orchestrator.making import (
     TRACE_ID,
     digest,
+    no_breakers,
     plan_of,
     policy_set,
     published,
@@ -56,14 +57,14 @@ def table(*policies: Policy) -> RouteTable:
 
 def chosen(routes: RouteTable, replicas: Replicas = EVERYTHING, **body: object) -> tuple[str, str]:
     """`model:version` and the variant."""
-    plan, variant = routes.choose(request(**body), TRACE_ID, replicas)
+    plan, variant = routes.choose(request(**body), TRACE_ID, replicas, no_breakers())
     return f"{plan.name}:{plan.version}", variant
 
 
 def refusal(routes: RouteTable, replicas: Replicas = EVERYTHING, **body: object) -> str:
     """The error's name."""
     with pytest.raises(MeshError) as caught:
-        routes.choose(request(**body), TRACE_ID, replicas)
+        routes.choose(request(**body), TRACE_ID, replicas, no_breakers())
     return caught.value.name
 
 
