@@ -12,6 +12,9 @@ import msgspec
 EXIT_REFUSED = 78
 """How a child that cannot use what it was given ends, its reason the last line on its stderr: the
 supervisor starts no other at once. Source: sysexits(3), EX_CONFIG."""
+EXIT_UNFIT = 75
+"""How a child ends that can no longer do its work (`shared.service.Unfit`), its reason the last
+line on its stderr: another may at once. Source: sysexits(3), EX_TEMPFAIL."""
 message_bytes_max = 64 * 1024
 """Of a message; a fork request may be larger."""
 

@@ -20,7 +20,7 @@ from shared.channel import (
 )
 from shared.environment import Environment
 from shared.inheritance import Inheritance
-from shared.service import Service, build_server
+from shared.service import Service, Unfit, build_server
 
 log = logs.get("shared.life")
 service_drain_s_min = 0.5
@@ -141,10 +141,10 @@ class Life:
         log.info("drained")
 
     def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback raised: log it; a broken assertion ends the process."""
+        """A callback raised: log it; a broken assertion or an unfit process ends."""
         error = context.get("exception")
         log.error("loop_exception", message=context.get("message"), exc_info=error)
-        if isinstance(error, AssertionError):
+        if isinstance(error, AssertionError | Unfit):
             self._die_of(error)
 
     def _die_of(self, error: BaseException) -> None:

@@ -17,7 +17,7 @@ import uvloop
 
 from contracts.limits import listen_backlog
 from shared import inheritance, logs
-from shared.channel import EXIT_REFUSED
+from shared.channel import EXIT_REFUSED, EXIT_UNFIT
 from shared.clock import SYSTEM
 from shared.environment import Environment, StartupReport
 from shared.home import socket_path
@@ -25,7 +25,7 @@ from shared.inheritance import Inheritance
 from shared.life import Life
 from shared.log_files import LogFile
 from shared.rpc.server import Server
-from shared.service import Readiness, Service, StartRefused, build_server
+from shared.service import Readiness, Service, StartRefused, Unfit, build_server
 
 __all__ = [
     "Environment", "Readiness", "Service", "StartRefused", "StartupReport", "main", "run",
@@ -81,7 +81,7 @@ def run(
     """Live until drained; the process is already bound to its supervisor.
 
     An exception that reaches this point is logged and raised: the process dies of it. A refusal
-    is told on stderr in one line, for whoever reads the start.
+    is told on stderr in one line, for whoever reads the start, and so is being unfit.
     """
     facts = inherited.facts
     setproctitle.setproctitle(f"services.{facts.service} {facts.index}")
@@ -100,6 +100,11 @@ def run(
         logs.get("shared.lifecycle").error("start_refused", reason=str(refusal))
         print(" ".join(str(refusal).split()), file=sys.stderr, flush=True)
         sys.exit(EXIT_REFUSED)
+    except Unfit as reason:
+        logs.get("shared.lifecycle").error("unfit", reason=str(reason))
+        file.close()
+        print(" ".join(str(reason).split()), file=sys.stderr, flush=True)
+        os._exit(EXIT_UNFIT)  # a thread that nothing ends is not waited for
     except BaseException:
         logs.get("shared.lifecycle").exception("service_died")
         raise

@@ -25,6 +25,11 @@ class StartRefused(Exception):
     names the file, what is wrong in it and the remedy."""
 
 
+class Unfit(Exception):
+    """Raised by a callback on the loop: this process can no longer do its work and cannot mend
+    itself. It leaves at once, without draining, and is replaced; the message is the reason."""
+
+
 class Service:
     """One service process. Subclasses set `name` and override what they need."""
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from shared.channel import (
     EXIT_REFUSED,
+    EXIT_UNFIT,
     Beat,
     Channel,
     Durations,
@@ -24,6 +25,8 @@ from supervisor.liveness import Signs
 from supervisor.reaper import Exit
 from supervisor.stderr import StderrPipe
 
+_IN_ITS_OWN_WORDS = {EXIT_REFUSED: "refused", EXIT_UNFIT: "unfit"}
+"""Exit codes of children whose last line on stderr is the reason."""
 State = Literal["starting", "ready", "draining", "gone"]
 
 
@@ -155,8 +158,8 @@ class Instance:
 
     def ending(self) -> str:
         """How it ended, in words."""
-        if self.has_refused:
-            return f"refused: {self.stderr.last_lines[-1] if self.stderr.last_lines else ''}"
+        if self.exit is not None and (word := _IN_ITS_OWN_WORDS.get(self.exit.code)):
+            return f"{word}: {self.stderr.last_lines[-1] if self.stderr.last_lines else ''}"
         parts = [str(self.exit) if self.exit else "", self.reason]
         return ", ".join(part for part in parts if part) or "running"
 

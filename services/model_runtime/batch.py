@@ -10,12 +10,16 @@ from shared.rpc.server import Call
 class Batch:
     """`compute` may run on the compute thread; everything else belongs to the loop."""
 
-    __slots__ = ("_call", "_received_us", "_work", "generation", "is_cancelled")
+    __slots__ = (
+        "_call", "_model", "_received_us", "_work", "generation", "is_cancelled", "is_given_up"
+    )  # fmt: skip
 
     def __init__(self, call: Call, generation: Generation[Model]) -> None:
         """The body has passed `check_counts`."""
+        assert generation.model is not None, "an acquired generation is ready"
         self.generation = generation
-        self.is_cancelled = False
+        self.is_cancelled = self.is_given_up = False
+        self._model = generation.model
         self._call = call
         self._work: Execute = call.body
         self._received_us = int(call.received_s * 1e6)
@@ -28,16 +32,34 @@ class Batch:
 
     def is_inline(self) -> bool:
         """Whether it is cheaper to compute it here than to hand it over."""
-        assert self.generation.model is not None, "an acquired generation is ready"
-        return self.generation.model.is_inline(self.rows)
+        return self._model.is_inline(self.rows)
+
+    @property
+    def forwards(self) -> int:
+        """See `Watched`."""
+        return self._model.forwards
+
+    @property
+    def forward_s_max(self) -> float:
+        """See `Watched`."""
+        return self._model.forward_s_max
+
+    def give_up(self, error: MeshError) -> None:
+        """End the call while its forward runs on; what that comes to is dropped."""
+        self.is_given_up = True
+        self._call.fail(error)
+
+    @property
+    def trace_ids(self) -> list[str]:
+        """Of its requests."""
+        return self._work.trace_ids or [self._call.trace_id]
 
     def compute(self) -> Outcome | None:
         """The outcome, or None when nobody waits for it any more (a cancelled batch that had not
         begun is not computed; a forward in progress is not interrupted)."""
         if self.is_cancelled:
             return None
-        assert self.generation.model is not None, "an acquired generation is ready"
-        return self.generation.model.run(self._work, self._received_us, self._is_unwanted)
+        return self._model.run(self._work, self._received_us, self._is_unwanted)
 
     def answer(self, outcome: Outcome, sent_us: int, credits: int) -> None:
         """Reply, unless the caller is gone (the call drops it)."""

@@ -33,6 +33,18 @@ young_objects_max = 20_000
 """New objects before the garbage collector looks at them: batches leave no cycles."""
 kept_max = 256
 """Batches that are counted together; that takes less than a quarter of a millisecond."""
+watch_tick_s = 0.05
+"""How often the loop looks whether the compute thread gets on."""
+hang_share = 0.8
+"""A forward may take this share of the time-out of `execute`: later nobody waits for it, and what
+waits behind it has the rest to be served by the successor."""
+forward_p99_factor = 10.0
+forward_s_min = 1.0
+"""Where the contract promises a p99, a forward may take so many times that, at least a second."""
+prime_s_max = 60.0
+"""The first row through a model, whatever it sets up."""
+leave_s = 0.02
+"""A runtime that leaves over a hung forward gives its last answers this long to leave before."""
 isolated_rows_max = 4
 """Bad rows that are looked for in one batch: the forwards that this takes bound what a failed
 batch may cost, so that a model that fails for every row does not compute for ever."""
@@ -40,3 +52,4 @@ failed_requests_logged_max = 32
 """Requests of one failed batch that get a log record of their own."""
 
 assert queue_batches_max > credits_batches, "granted credits are never refused"
+assert hang_share < 1, "a hung forward is noticed before its caller gives up"

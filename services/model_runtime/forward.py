@@ -23,7 +23,8 @@ Stop = Callable[[], MeshError | None]
 
 
 class Forward:
-    """The forward of one model version. One thread at a time uses it.
+    """The forward of one model version. One thread at a time uses it; any may read `begun`, the
+    number of forwards that have.
 
     `is_poisoned`: of the last batch that failed no row could be computed, so the next one that
     fails is tried for one bad row only.
@@ -31,12 +32,14 @@ class Forward:
 
     def __init__(self, backend: Backend, postprocess: Postprocess) -> None:
         self.is_poisoned = False
+        self.begun = 0
         self._backend = backend
         self._postprocess = postprocess
 
     def run(self, inputs: Sequence[Array], batch: Execute, rows: int) -> list[Array]:
         """Outputs of the contract's shapes. Raises MeshError FORWARD_FAILED, OUTPUT_INVALID, and
         what the backend named itself."""
+        self.begun += 1
         try:
             outputs = self._backend.forward(inputs, rows)
         except MeshError:

@@ -19,6 +19,7 @@ from services.model_runtime.forward import Forward, Stop
 from services.model_runtime.postprocess import Checked, Postprocess
 from services.model_runtime.preprocess import Preprocess, TensorPreprocess, ViewPreprocess
 from services.model_runtime.quick import Quick
+from services.model_runtime.watch import forward_s_max
 from shared.clock import Clock
 
 _ample_us = 3_600_000_000
@@ -69,8 +70,14 @@ class Model:
             self._preprocess = ViewPreprocess(contract.view.digest, view_sql, manifest.encoders)
         self._postprocess = Postprocess(contract)
         self._forward = Forward(backend, self._postprocess)
+        self.forward_s_max = forward_s_max(contract)
         self.quick = Quick.of(contract, backend, clock.monotonic_us)
         """For the commonest batches, where nothing else is pending; the same answers as `run`."""
+
+    @property
+    def forwards(self) -> int:
+        """How many forwards have begun; any thread may ask."""
+        return self._forward.begun
 
     def is_inline(self, rows: int) -> bool:
         """Whether this batch is cheaper than handing it to the compute thread."""

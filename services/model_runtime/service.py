@@ -19,6 +19,8 @@ from services.model_runtime.backends.torch_module import pin_numerics
 from services.model_runtime.batch import Batch, check_counts
 from services.model_runtime.config import (
     credits_batches,
+    failed_requests_logged_max,
+    leave_s,
     queue_batches_max,
     start_wait_s,
     switch_interval_s,
@@ -29,6 +31,7 @@ from services.model_runtime.generations import Generations, LoadTimes
 from services.model_runtime.loading import Loader
 from services.model_runtime.model import Model, Outcome
 from services.model_runtime.reconciler import Reconciler
+from services.model_runtime.watch import Watch, Watched
 from services.model_runtime.worker import Raised, Worker, attempt
 from shared import logs
 from shared.environment import Environment
@@ -36,7 +39,7 @@ from shared.pack_cache import VerifiedCache
 from shared.policy_follower import PolicyFollower, ReportParts
 from shared.rpc.call import Deferred
 from shared.rpc.server import DEFERRED, Call, Handler
-from shared.service import Readiness, Service
+from shared.service import Readiness, Service, Unfit
 
 log = logs.get("services.model_runtime")
 
@@ -64,6 +67,7 @@ class ModelRuntime(Service):
         threads = self.environment.config.threads
         pin_numerics(threads)  # this thread computes small batches itself
         self._compute_thread = Worker("compute", lambda: pin_numerics(threads))
+        self._watch = Watch(self._compute_thread, self._clock, self._on_hung)
         self._loader_thread = Worker("loader", lambda: pin_numerics(threads))
         home = self.environment.home
         self._reconciler = Reconciler(
@@ -158,7 +162,11 @@ class ModelRuntime(Service):
             self._counters.batches_inline += 1
             self._ended(batch, attempt(batch.compute))
         else:
-            self._compute_thread.submit(batch.compute, lambda outcome: self._ended(batch, outcome))
+            self._compute_thread.submit(
+                batch.compute, lambda outcome: self._ended(batch, outcome), batch
+            )
+            if not self._watch.is_looking:
+                self._watch.begin()
         return DEFERRED
 
     def _quick(self, body: Execute, received_us: int) -> Executed | None:
@@ -184,6 +192,8 @@ class ModelRuntime(Service):
     def _ended(self, batch: Batch, outcome: Outcome | Raised | None) -> None:
         generation = batch.generation
         self._generations.release(generation)
+        if batch.is_given_up:
+            return  # the process is about to leave
         if outcome is None:
             self._counters.batches_cancelled += 1
         elif isinstance(outcome, Raised):
@@ -203,6 +213,24 @@ class ModelRuntime(Service):
             batch.answer(outcome, self._clock.monotonic_us(), credits)
         if generation.unwanted_since_s is not None:
             self._reconciler.collect()
+
+    def _on_hung(self, job: Watched | None, age_s: float, limit_s: float) -> None:
+        """Nothing ends a thread: what it holds up is answered or left to the successor, and this
+        process leaves (decision 0016)."""
+        if isinstance(job, Batch):
+            key = job.generation
+            what = f"model {key.name} version {key.version}: a forward of a batch of {job.rows}"
+        else:
+            what = "the first forward of a model"
+        reason = f"{what} has run for {age_s:.1f} s, its limit is {limit_s:.1f} s"
+        if isinstance(job, Batch):
+            for trace_id in job.trace_ids[:failed_requests_logged_max]:
+                log.error("forward_hung", trace_id=trace_id, reason=reason)
+            job.give_up(MeshError("FORWARD_FAILED", f"{reason}; the runtime is replaced"))
+        asyncio.get_running_loop().call_later(leave_s, self._leave, reason)
+
+    def _leave(self, reason: str) -> None:
+        raise Unfit(reason)
 
     def _models(self, call: Call) -> LoadedModels:
         return LoadedModels(models=self._generations.rows(), credits=credits_batches)

@@ -7,9 +7,12 @@ the error is handed to the loop like a result.
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from services.model_runtime.watch import Watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Worker:
 
     def __init__(self, name: str, initialise: Callable[[], None]) -> None:
         """`initialise` runs first, on the new thread (torch keeps its thread count per thread)."""
-        self.pending = 0
+        self.pending = self.ended = 0
+        self._watched: deque[Watched | None] = deque()
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
@@ -43,10 +47,18 @@ class Worker:
         )
         self._thread.start()
 
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run `job` on the thread after the ones before it, then `done(result)` on the loop."""
+    def submit(
+        self, job: Callable[[], Any], done: Callable[[Any], None], watched: Watched | None = None
+    ) -> None:
+        """Run `job` on the thread after the ones before it, then `done(result)` on the loop;
+        `watched` tells how it gets on."""
         self.pending += 1
+        self._watched.append(watched)
         self._jobs.put((job, done))
+
+    def running(self) -> Watched | None:
+        """Of the job that runs, or whose result is on its way to the loop."""
+        return self._watched[0] if self._watched else None
 
     def close(self) -> None:
         """End the thread after the job in progress; it is not waited for."""
@@ -65,4 +77,6 @@ class Worker:
 
     def _done(self, done: Callable[[Any], None], result: Any) -> None:
         self.pending -= 1
+        self.ended += 1
+        self._watched.popleft()
         done(result)
