@@ -124,7 +124,10 @@ class BreakerSpec(Strict, frozen=True, kw_only=True):
 
 
 class LimitsSpec(Strict, frozen=True, kw_only=True):
-    """What a tenant or model may use; absent rates are bounded by the queue alone."""
+    """What a tenant or model may use; absent rates are bounded by the queue alone.
+
+    `burst` defaults to what a second of `requests_per_s` brings. `tokens_per_day` counts, from
+    midnight to midnight UTC, tokens of answered requests; of a model without tokens, rows."""
 
     requests_per_s: Annotated[float, Meta(gt=0.0)] | UnsetType = UNSET
     burst: Positive | UnsetType = UNSET
@@ -144,9 +147,11 @@ class PrioritySpec(Strict, frozen=True, kw_only=True):
 
 
 class SlaSpec(Strict, frozen=True, kw_only=True):
-    """What was promised."""
+    """What was promised. A request that would wait longer than `p99_ms` · `shed_factor` is refused
+    at once."""
 
     p99_ms: Annotated[float, Meta(gt=0.0)] = float(INFER_P99_MS)
+    shed_factor: Annotated[float, Meta(gt=0.0)] = 1.5
     availability: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.9995
     freshness_s: Annotated[float, Meta(gt=0.0)] = 30.0
     stages: dict[Stage, Annotated[float, Meta(gt=0.0)]] = msgspec.field(

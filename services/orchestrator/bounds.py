@@ -49,11 +49,13 @@ class Bounds:
     def take(self, model: str, tenant: str, rows: int, size: int) -> None:
         """Count a request of `size` bytes, or raise OVERLOADED naming the bound."""
         if self.requests >= in_flight_max:
-            raise _full(f"{self.requests} requests in flight, in_flight_max is {in_flight_max}")
+            text = f"{self.requests} requests in flight, in_flight_max is {in_flight_max}"
+            raise _full("in_flight", text)
         if self.bytes + size > in_flight_bytes_max:
             raise _full(
+                "bytes",
                 f"{self.bytes} bytes in flight and {size} more, in_flight_bytes_max is"
-                f" {in_flight_bytes_max}"
+                f" {in_flight_bytes_max}",
             )
         of_model = self._models.get(model)
         if of_model is None:
@@ -99,15 +101,19 @@ class Bounds:
 def _check(kind: str, name: str, usage: Usage, rows: int, limits: LimitsSpec) -> None:
     if usage.rows + rows > limits.queue_rows_max:
         raise _full(
+            "queue_rows",
             f"{kind} {name}: {usage.rows} rows in flight and {rows} more, queue_rows_max is"
-            f" {limits.queue_rows_max}"
+            f" {limits.queue_rows_max}",
         )
     if limits.in_flight_max is not UNSET and usage.requests >= limits.in_flight_max:
         raise _full(
+            "in_flight",
             f"{kind} {name}: {usage.requests} requests in flight, in_flight_max is"
-            f" {limits.in_flight_max}"
+            f" {limits.in_flight_max}",
         )
 
 
-def _full(message: str) -> MeshError:
-    return MeshError("OVERLOADED", message, retry_after_ms=retry_after_ms)
+def _full(reason: str, message: str) -> MeshError:
+    return MeshError(
+        "OVERLOADED", message, retry_after_ms=retry_after_ms, details={"reason": reason}
+    )

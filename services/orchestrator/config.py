@@ -37,6 +37,8 @@ cost_batches_min = 8
 """Before so many batches nothing is decided by their cost."""
 cost_outlier_spreads = 4.0
 """How many usual distances from the expected cost a single batch can move the fit."""
+quota_keep_s = 1.0
+"""How often what was used of the daily quotas is written down."""
 shares_memory_s = 0.5
 """Over which time the classes' shares of the runtimes are measured, for predicting waits."""
 

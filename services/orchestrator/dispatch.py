@@ -13,10 +13,14 @@ from services.orchestrator.batching import leaves_at
 from services.orchestrator.config import retries_max
 from services.orchestrator.deadlines import Awaited, Wheel
 from services.orchestrator.execution import Batch
+from services.orchestrator.fairness import RiskClass
+from services.orchestrator.forecast import Forecast
 from services.orchestrator.observe import Observed
-from services.orchestrator.queue import Queue
+from services.orchestrator.queue import Lane, Queue
 from services.orchestrator.replicas import Replicas
 from services.orchestrator.request import Part
+from services.orchestrator.reserve import SHARED, sharing
+from services.orchestrator.retrying import RetryBudget
 from shared.clock import Clock
 
 _NEVER_S = float("inf")
@@ -49,6 +53,8 @@ class Dispatcher:
     ) -> None:
         self.queue = queue
         self.replicas = Replicas(sockets, clock, wheel, self._answered, self.wake)
+        self.forecast = Forecast(queue, self.replicas.given)
+        self.retries = RetryBudget()
         self.batches = 0
         self.retried = 0
         self._clock = clock
@@ -93,20 +99,47 @@ class Dispatcher:
     def _send_next(self, now_s: float) -> bool:
         """Send one batch of the first lane, in order of their turns, that may leave."""
         for lane in self.queue.waiting():
-            replica = self.replicas.choose(lane.plan, now_s)
-            if replica is None:
-                continue
-            leaves_s = leaves_at(
-                lane.rows, lane.oldest_s(), lane.window, is_idle=not replica.batches
-            )
-            if leaves_s > now_s:
-                self._wake_at(leaves_s, now_s)
-                continue
-            batch = Batch(lane.plan, self.queue.take(lane, now_s), now_s)
-            self.batches += 1
-            self.replicas.send(replica, batch, now_s)
-            return True
+            if self.replicas.reservations:
+                if self._send_reserved(lane, now_s):
+                    return True
+            elif self._send_from(lane, now_s, SHARED, lane.rows, ()):
+                return True
         return False
+
+    def _send_reserved(self, lane: Lane, now_s: float) -> bool:
+        """Send a batch of one class to a replica of its own, or of the others to a shared one."""
+        given = self.replicas.given(lane.plan)
+        for each in lane.classes:
+            risk = each.risk_level
+            if (
+                each.rows
+                and risk in given
+                and self._send_from(lane, now_s, risk, each.rows, [each])
+            ):
+                return True
+        some = sharing(lane.classes, given, lane.window.rows_max)
+        rows = sum([each.rows for each in some])
+        return rows > 0 and self._send_from(lane, now_s, SHARED, rows, some)
+
+    def _send_from(
+        self, lane: Lane, now_s: float, for_whom: int, rows: int, only: Sequence[RiskClass]
+    ) -> bool:
+        """Send a batch of the lane's classes in `only` (or all), which have so many rows waiting,
+        if it may leave now."""
+        replica = self.replicas.choose(lane.plan, now_s, for_whom)
+        if replica is None:
+            return False
+        leaves_s = leaves_at(rows, lane.oldest_s(), lane.window, is_idle=not replica.batches)
+        if leaves_s > now_s:
+            self._wake_at(leaves_s, now_s)
+            return False
+        parts = self.queue.take(lane, now_s, only, is_apart=for_whom != SHARED)
+        batch = Batch(lane.plan, parts, now_s)
+        batch.expected_s = self.forecast.expected_s(lane.plan, batch.rows)
+        self.batches += 1
+        self.retries.sent(len(parts), now_s)
+        self.replicas.send(replica, batch, now_s)
+        return True
 
     def _wake_at(self, window_ends_s: float, now_s: float) -> None:
         """Look again when this window ends, unless an earlier one is waited for."""
@@ -128,6 +161,7 @@ class Dispatcher:
             try:
                 batch.deliver(executed)
                 self._observed.computed(batch.plan, batch.rows, len(batch.parts), batch.stages_us)
+                self.forecast.learn(batch, executed)
             except MeshError as broken:
                 error = broken
         # The runtime gets its next batch before the answers of this one are written.
@@ -147,7 +181,7 @@ class Dispatcher:
         for part in parts:
             if part.work.outcome is not None:
                 continue  # it ended with another part of its request, just now
-            if self._try_again(part, error):
+            if self._try_again(part, error, now_s):
                 part.batch = None
                 self.queue.push(part, now_s)
             else:
@@ -155,11 +189,14 @@ class Dispatcher:
                 self._on_failed(part, MeshError(name, error.message, details=error.details))
         self.wake()
 
-    def _try_again(self, part: Part, error: MeshError) -> bool:
-        """Whether the part waits once more. A full runtime did not begin with it."""
+    def _try_again(self, part: Part, error: MeshError, now_s: float) -> bool:
+        """Whether the part waits once more: within the retry budget. A full runtime did not begin
+        with it, so that it may go again anyway."""
         if error.name == "OVERLOADED":
             return True
         if error.name not in _AGAIN or part.retries >= retries_max:
+            return False
+        if not self.retries.take(now_s):
             return False
         part.retries += 1
         self.retried += 1

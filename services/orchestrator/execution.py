@@ -32,6 +32,7 @@ class Batch:
 
     `is_out` from being sent until it is answered, lost or given up; `stages_us` are the stages that
     its parts have in common. `has_own_deadline`: it ends before the last of its requests does.
+    `expected_s`: how long its forward should take, 0 where that is not known.
     `deadline_s` and `slot` are the wheel's; times are monotonic seconds.
     """
 
@@ -42,6 +43,7 @@ class Batch:
     is_out = False
     instance = ""
     msgid = -1
+    expected_s = 0.0
     sent_s = 0.0
     answered_s = 0.0
     slot = 0

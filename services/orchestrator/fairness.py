@@ -8,7 +8,7 @@ others' weights entitle them to, and who was idle has saved up nothing.
 Source: Goyal, Vin, Cheng, "Start-time fair queueing", SIGCOMM 1996.
 """
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
@@ -49,6 +49,13 @@ class Flow:
             self.parts.clear()
             self.parts.extend(living)
             self._dead = 0
+
+    def rows_until(self, deadline_s: float) -> float:
+        """About how many of the rows go before a part with this deadline."""
+        parts = self.parts
+        if not parts or deadline_s >= parts[-1].work.deadline_s:
+            return float(self.rows)
+        return self.rows * bisect_right(parts, deadline_s, key=deadline_of) / len(parts)
 
     def drop_dead(self) -> None:
         """Afterwards the first part, if there is one, is alive."""

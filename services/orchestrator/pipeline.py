@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from msgspec.structs import replace
+
 from contracts.errors import MeshError
 from contracts.inference import InferenceResponse
 from contracts.policies import VERSION_0, PolicySet
@@ -23,6 +25,7 @@ from services.orchestrator.admission import (
     wanted_outputs,
 )
 from services.orchestrator.alarm import Alarm
+from services.orchestrator.allowances import Allowances
 from services.orchestrator.batching import windows_of
 from services.orchestrator.bounds import Bounds
 from services.orchestrator.breakers import Breakers
@@ -32,9 +35,10 @@ from services.orchestrator.deadlines import Awaited, Wheel
 from services.orchestrator.dispatch import Dispatcher
 from services.orchestrator.feature_client import FeatureClient
 from services.orchestrator.observe import Observed
-from services.orchestrator.queue import Queue, weights_of
+from services.orchestrator.queue import Queue, priority_of, weights_of
 from services.orchestrator.replies import Replies
 from services.orchestrator.request import Outcome, Part, Tally, Where, Work, outcome_of
+from services.orchestrator.reserve import reservations_of
 from services.orchestrator.routing import PlanOf, RouteTable
 from services.orchestrator.spool import Spool
 from services.orchestrator.stamps import late
@@ -69,6 +73,7 @@ class Pipeline:
         self._plan_of = plan_of
         self._spool = spool
         self._bounds = Bounds()
+        self.allowances = Allowances()
         self._access = AccessLog()
         self._replies = Replies(
             instance, Combinations(infra), spool, clock, self.observed, self._access
@@ -89,9 +94,15 @@ class Pipeline:
         """New policies for requests that come from now on; those in flight keep theirs."""
         table = self.table = RouteTable(policies, self._plan_of)
         self._bounds.apply(policies.policies)
-        self.dispatcher.queue.rearrange(windows_of(policies), weights_of(policies))
+        self.allowances.apply(policies.policies)
+        priority = priority_of(policies)
+        self.dispatcher.queue.rearrange(
+            windows_of(policies), weights_of(policies), priority.aging_s
+        )
+        self.dispatcher.replicas.reserve(reservations_of(priority))
         deployed = {plan for plans in table.plans.values() for plan in plans.values()}
         self.dispatcher.replicas.want(deployed)
+        self.dispatcher.forecast.apply(policies, deployed)
         self.breakers.apply(policies.policies, deployed)
         self.observed.forget(keep=deployed)
         self.dispatcher.wake()
@@ -131,16 +142,25 @@ class Pipeline:
         body, peer, table = call.body, call.peer, self.table
         if peer.risk_level_min > 1 or EVERY_TENANT not in peer.tenants:
             check_identity(body, peer)
-        plan, variant = table.choose(body, call.trace_id, self.dispatcher.replicas, self.breakers)
+        plan, variant, risk_level = table.choose(
+            body, call.trace_id, self.dispatcher.replicas, self.breakers
+        )
+        if risk_level:
+            call.body = body = replace(body, risk_level=risk_level)
         rows, size, tensors = check_input(body, plan)
         outputs = plan.every_output if body.outputs is UNSET else wanted_outputs(body, plan)
         tenant_id = body.tenant_id
         request_id = call.trace_id if body.id is UNSET else body.id
+        now_s, reserved = call.received_s, 0
+        self.dispatcher.forecast.admit(plan, body, rows, call.deadline_s, now_s)
         self._bounds.take(plan.name, tenant_id, rows, size)
         try:
             entity = "" if body.entity is UNSET else body.entity
             reserved = self._spool.reserve(tenant_id, request_id, entity)
+            if self.allowances.is_needed:
+                self.allowances.take(plan.name, tenant_id, rows, now_s, self._clock.wall())
         except MeshError:
+            self._spool.release(reserved)
             self._bounds.release(plan.name, tenant_id, rows, size)
             raise
         work = Work(call, table, plan, variant, request_id, outputs, rows, size, reserved)
@@ -225,6 +245,9 @@ class Pipeline:
         self._spool.release(work.reserved_bytes)
         if outcome is not Outcome.ANSWERED:
             self._forget(parts)
+            if self.allowances.is_needed:
+                name, tenant_id = work.plan.name, work.body.tenant_id
+                self.allowances.give_back(name, tenant_id, work.rows, self._clock.wall())
 
     def _forget(self, parts: Sequence[Part]) -> None:
         """Take the parts of a request that ended early from whoever has them."""
@@ -258,6 +281,8 @@ class Pipeline:
             "queue_rows": dispatcher.queue.rows,
             "batches": dispatcher.batches,
             "parts_retried": dispatcher.retried,
+            "retries_refused": dispatcher.retries.refused,
+            **dispatcher.forecast.statistics(),
             "features_calls": self.features.calls,
             "features_rows": self.features.rows,
             **self.breakers.statistics(),

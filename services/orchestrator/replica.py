@@ -18,7 +18,8 @@ log = logs.get("services.orchestrator.replicas")
 
 
 class Replica:
-    """The runtime behind one socket, whichever instance it is now."""
+    """The runtime behind one socket, whichever instance it is now. `free_s`: when it should be done
+    with the batches that it has."""
 
     def __init__(self, index: int, path: Path, clock: Clock, on_change: Callable[[], None]) -> None:
         self.index = index
@@ -28,6 +29,7 @@ class Replica:
         self.loaded: Sequence[LoadedModel] = ()
         self.ready: frozenset[Key] = frozenset()
         self.paused_until_s = 0.0
+        self.free_s = 0.0
         self.poll_due = asyncio.Event()
         self.client = RpcClient(
             str(path),

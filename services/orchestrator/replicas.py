@@ -5,7 +5,7 @@ thread only.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from contracts.errors import MeshError
@@ -21,6 +21,7 @@ from services.orchestrator.execution import Batch
 from services.orchestrator.plan import Key, ModelPlan
 from services.orchestrator.replica import Replica
 from services.orchestrator.request import Where
+from services.orchestrator.reserve import SHARED, share_out
 from services.orchestrator.stamps import silent
 from shared import logs
 from shared.clock import Clock
@@ -54,6 +55,8 @@ class Replicas:
         self._on_change = on_change
         self._wanted: frozenset[Key] = frozenset()
         self.ready: dict[Key, list[Replica]] = {}
+        self.reservations: Mapping[int, int] = {}
+        self._given: dict[Key, dict[int, Sequence[Replica]]] = {}
         self._left_s: dict[Key, float] = {}
         self._started_s = clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,18 +94,33 @@ class Replicas:
         for replica in self.all:
             for key in replica.ready:
                 self.ready.setdefault(key, []).append(replica)
+        self._share_out()
         now_s = self._clock.monotonic()
         for key in before.keys() - self.ready.keys():
             if key in self._wanted:
                 self._left_s[key] = now_s
         self._on_change()
 
+    def reserve(self, reservations: Mapping[int, int]) -> None:
+        """From now on so many replicas of each version are for one risk class only."""
+        self.reservations = reservations
+        self._share_out()
+
+    def _share_out(self) -> None:
+        self._given = {
+            key: share_out(ready, self.reservations) for key, ready in self.ready.items()
+        }
+
+    def given(self, plan: ModelPlan) -> Mapping[int, Sequence[Replica]]:
+        """The replicas that have the version ready by who may use them: SHARED, or one class."""
+        return self._given.get(plan.key, {})
+
     # Batches.
 
-    def choose(self, plan: ModelPlan, now_s: float) -> Replica | None:
+    def choose(self, plan: ModelPlan, now_s: float, for_whom: int = SHARED) -> Replica | None:
         """The replica that has the version ready, a credit, and the least to do."""
         best = None
-        for replica in self.ready.get(plan.key, ()):
+        for replica in self.given(plan).get(for_whom, ()):
             if replica.has_credit(now_s) and (
                 best is None or len(replica.batches) < len(best.batches)
             ):
@@ -115,6 +133,7 @@ class Replicas:
         batch.is_out = True
         batch.instance = replica.instance
         replica.batches.add(batch)
+        replica.free_s = max(now_s, replica.free_s) + batch.expected_s
         if batch.has_own_deadline:  # else it is abandoned when the last of its requests ends
             self._wheel.add(batch)
         batch.msgid = replica.client.call_nowait(
@@ -131,7 +150,7 @@ class Replicas:
         """Nobody waits for this batch any more: tell the runtime, take the credit back."""
         assert batch.replica is not None, "it was sent"
         batch.replica.client.cancel(batch.msgid)
-        self._finish(batch)
+        self._finish(batch, self._clock.monotonic())
         batch.parts = []  # breaks the cycle of batch and parts
         self._on_change()
 
@@ -151,7 +170,7 @@ class Replicas:
         replica = batch.replica
         assert replica is not None, "it was sent"
         batch.answered_s = self._clock.monotonic()
-        self._finish(batch)
+        self._finish(batch, batch.answered_s)
         if error is not None and error.name in _NOT_HERE:
             replica.ready -= {batch.plan.key}
             replica.poll_due.set()
@@ -161,10 +180,14 @@ class Replicas:
             asyncio.get_running_loop().call_later(credit_retry_s, self._on_change)
         self._on_answer(batch, executed, error)
 
-    def _finish(self, batch: Batch) -> None:
-        assert batch.replica is not None, "it was sent"
+    def _finish(self, batch: Batch, now_s: float) -> None:
+        replica = batch.replica
+        assert replica is not None, "it was sent"
         batch.is_out = False
-        batch.replica.batches.remove(batch)
+        replica.batches.remove(batch)
+        replica.free_s = now_s
+        for left in replica.batches:
+            replica.free_s += left.expected_s
         if batch.has_own_deadline:
             self._wheel.discard(batch)
 

@@ -15,6 +15,7 @@ from services.orchestrator.catalogue import catalogue
 from services.orchestrator.config import young_objects_max
 from services.orchestrator.pipeline import Pipeline
 from services.orchestrator.plans import Plans
+from services.orchestrator.quota_file import QuotaFile
 from services.orchestrator.routing import RouteTable, unsupported
 from services.orchestrator.shipping import Shipper
 from services.orchestrator.spool import Spool
@@ -55,6 +56,9 @@ class Orchestrator(Service):
                 for index in range(environment.replicas_max)
             ],
         )
+        self._quotas = QuotaFile(
+            environment.home / ".mortise" / "quotas.msgpack", self.pipeline.allowances
+        )
         self._follower = PolicyFollower(
             environment,
             check=self._check,
@@ -86,7 +90,9 @@ class Orchestrator(Service):
         """Own the spool. Only a file to write is waited for; what dead processes left is taken
         over beside serving."""
         self._follower.promoted()
+        self._quotas.read()
         await self._files.prepare()
+        self._spawn(self._quotas.run())
         self._spawn(self._tend_spool())
         self._spawn(self._shipper.run())
 

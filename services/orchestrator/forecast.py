@@ -1,0 +1,162 @@
+"""What the next request of a version would wait for: the costs of its batches, what waits, and who
+computes. Collects the figures that `shedding` judges by; reads no clock.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from contracts.execution import Executed
+from contracts.inference import InferenceRequest
+from contracts.policies import PolicySet, SlaPolicy, SlaSpec
+from contracts.types import Scalar
+from services.orchestrator.bounds import EVERY
+from services.orchestrator.cost import CostModel
+from services.orchestrator.execution import Batch
+from services.orchestrator.fairness import RiskClass
+from services.orchestrator.plan import ModelPlan
+from services.orchestrator.queue import Lane, Queue
+from services.orchestrator.replica import Replica
+from services.orchestrator.reserve import SHARED
+from services.orchestrator.shedding import Pace, Shares, judge, rows_before
+
+_ease = 16.0
+"""The least share of the built-in weights is 1/16: a queue that would be served in a sixteenth of
+the time there is needs no closer look."""
+
+
+class Known:
+    """What has been learnt of one version."""
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.what = f"{plan.name} {plan.version}"
+        self.cost = CostModel()
+        self.shares: Shares | None = None
+
+
+class Forecast:
+    """The costs of every version that served, and the predictions that follow from them."""
+
+    def __init__(
+        self, queue: Queue, given: Callable[[ModelPlan], Mapping[int, Sequence[Replica]]]
+    ) -> None:
+        self.shed = 0
+        self._queue = queue
+        self._given = given
+        self._known: dict[ModelPlan, Known] = {}
+        self._patience_s: dict[str, float] = {}
+        self._default_s = patience_s(SlaSpec())
+
+    def apply(self, policies: PolicySet, keep: Iterable[ModelPlan]) -> None:
+        """The SLAs from now on; only versions in `keep` are remembered."""
+        found = {
+            policy.name: patience_s(policy.spec)
+            for policy in policies.policies
+            if isinstance(policy, SlaPolicy)
+        }
+        self._default_s = found.pop(EVERY, patience_s(SlaSpec()))
+        self._patience_s = found
+        kept = set(keep)
+        self._known = {plan: known for plan, known in self._known.items() if plan in kept}
+
+    def expected_s(self, plan: ModelPlan, rows: int) -> float:
+        """The forward of a batch of so many rows; 0 while that is not known."""
+        known = self._known.get(plan)
+        return 0.0 if known is None else known.cost.predict_s(rows)
+
+    def learn(self, batch: Batch, executed: Executed) -> None:
+        """A batch came back."""
+        plan = batch.plan
+        known = self._known.get(plan)
+        if known is None:
+            known = self._known[plan] = Known(plan)
+        forward_s = executed.forward_us * 1e-6
+        away_s = batch.answered_s - batch.sent_s - executed.wait_us * 1e-6
+        known.cost.add(batch.rows, forward_s, max(0.0, away_s - forward_s))
+        lane = self._queue.lane_of(plan)
+        if lane is not None:
+            if known.shares is None:
+                known.shares = Shares(len(lane.classes))
+            known.shares.observe(lane.classes, batch.answered_s)
+
+    def admit(
+        self, plan: ModelPlan, body: InferenceRequest, rows: int, deadline_s: float, now_s: float
+    ) -> None:
+        """Raises OVERLOADED, with the reason, for a request that would be answered too late."""
+        known = self._known.get(plan)
+        if known is None or not known.cost.is_known:
+            return
+        lane = self._queue.lane_of(plan)
+        given = self._given(plan)
+        risk = body.risk_level
+        replicas = given.get(risk) or given.get(SHARED)
+        if lane is None or not replicas:
+            return
+        busy_s = 0.0
+        for replica in replicas:
+            if replica.free_s > now_s:
+                busy_s += replica.free_s - now_s
+        if busy_s == 0.0 and not lane.rows:
+            return  # it is computed at once: if even that is too late, the cost was learnt wrong
+        patience_s = self._patience_s.get(plan.name, self._default_s)
+        left_s = deadline_s - now_s
+        pace = self._pace(known.cost, lane, replicas, busy_s)
+        if pace.done_s(_ease * (lane.rows + rows)) + pace.overhead_s < min(patience_s, left_s):
+            return
+        before = self._rows_before(known, lane, given, pace, body, deadline_s)
+        error = judge(pace, before, rows, left_s, patience_s, known.what)
+        if error is not None:
+            self.shed += 1
+            raise error
+
+    def _pace(
+        self, cost: CostModel, lane: Lane, replicas: Sequence[Replica], busy_s: float
+    ) -> Pace:
+        rows_max = lane.window.rows_max
+        rows = rows_max if lane.rows >= rows_max else max(1, lane.rows)
+        return Pace(
+            batch_s=max(1e-9, cost.predict_s(rows)),
+            rows_max=rows_max,
+            replicas=len(replicas),
+            busy_s=busy_s / len(replicas),
+            overhead_s=cost.overhead_s,
+        )
+
+    def _rows_before(
+        self,
+        known: Known,
+        lane: Lane,
+        given: Mapping[int, Sequence[Replica]],
+        pace: Pace,
+        body: InferenceRequest,
+        deadline_s: float,
+    ) -> float:
+        """See `shedding.rows_before`; a class with replicas of its own competes with nobody."""
+        risk = body.risk_level
+        mine = lane.classes[risk - 1]
+        others: list[RiskClass] = []
+        used = 0.0
+        if risk not in given:
+            for index, each in enumerate(lane.classes):
+                if each is not mine and each.risk_level not in given:
+                    others.append(each)
+                    if known.shares is not None:
+                        used += known.shares.rates[index]
+        flow = lane.flow_of(risk, body.tenant_id)
+        own = 0.0 if flow is None else flow.rows_until(deadline_s)
+        tenants = max(1, len(mine.heap))
+        return rows_before(own, tenants, mine, others, min(1.0, used / pace.rows_per_s))
+
+    def statistics(self) -> dict[str, Scalar]:
+        """The fitted costs of each version, in microseconds, and how many requests were shed."""
+        found: dict[str, Scalar] = {"infer_shed": self.shed}
+        for known in self._known.values():
+            cost = known.cost
+            found[f"cost_batch_us {known.what}"] = round(cost.batch_s * 1e6, 1)
+            found[f"cost_row_us {known.what}"] = round(cost.row_s * 1e6, 2)
+            found[f"cost_overhead_us {known.what}"] = round(cost.overhead_s * 1e6, 1)
+            found[f"cost_batches {known.what}"] = cost.batches
+        return found
+
+
+def patience_s(spec: SlaSpec) -> float:
+    """How long the requests of a model may wait before more are refused."""
+    return spec.p99_ms * spec.shed_factor / 1e3
