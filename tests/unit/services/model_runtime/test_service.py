@@ -17,13 +17,15 @@ from contracts.errors import MeshError
 from contracts.execution import Executed
 from contracts.policies import Policy, PolicySet
 from contracts.types import Empty
-from services.model_runtime.backends import base
+from services.model_runtime.backends import architectures, base
+from services.model_runtime.batch import Batch
 from services.model_runtime.config import credits_batches, queue_batches_max
 from services.model_runtime.service import ModelRuntime
 from shared.environment import Environment
 from shared.last_good import LastGood, LastGoodFile
 from shared.lifecycle import running
 from shared.rpc.client import RpcClient
+from shared.service import Unfit
 
 BENCH = Path(__file__).parents[4] / "examples/bench"
 Make = Callable[..., Any]
@@ -234,3 +236,46 @@ async def test_the_loop_turns_while_a_model_computes(client: RpcClient, make_bat
     assert not long.done()
     assert {thread.name for thread in threading.enumerate()} >= {"compute", "loader"}
     await long
+
+
+async def test_out_of_memory_on_request_k_and_k_plus_1_works(
+    client: RpcClient, make_batch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch's allocator puts it: the row that does not fit has MEMORY_EXHAUSTED, its batch mates
+    and the next batch are answered."""
+    forward = architectures.Sleepy.__call__
+
+    def allocate(self: Any, *inputs: Any) -> Any:
+        if (inputs[0] == 3).any():
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 64 GiB")
+        return forward(self, *inputs)
+
+    monkeypatch.setattr(architectures.Sleepy, "__call__", allocate)
+    answer: Executed = await client.call("execute", make_batch([1] * 5, model="sleepy", columns=1))
+    assert {row: error.name for row, error in answer.errors.items()} == {3: "MEMORY_EXHAUSTED"}
+    assert np.frombuffer(answer.outputs[0].data, "<f4").tolist() == [0, 2, 4, 0, 8]
+    after = await client.call("execute", make_batch([1], model="sleepy", columns=1))
+    assert after.errors == {}
+    metrics = {row.name: row for row in (await client.call("metrics", Empty())).metrics}
+    (isolated,) = metrics["ai_runtime_isolated_row_total"].series
+    assert (isolated.labels, isolated.value) == (["sleepy", "1"], 1)
+
+
+async def test_a_hung_forward_is_answered_and_the_process_says_that_it_is_unfit(
+    client: RpcClient, make_batch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own callers get the reason; then `Unfit` is raised on the loop, once."""
+    raised: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: raised.append(context["exception"])
+    )
+    monkeypatch.setattr(Batch, "forward_s_max", 0.1)
+    with pytest.raises(MeshError, match=r"sleepy version 1: .* its limit is 0\.1 s") as caught:
+        await client.call("execute", make_batch([1_500], model="sleepy", columns=1))
+    assert caught.value.name == "FORWARD_FAILED"
+    statistics = (await client.call("statistics", Empty())).values
+    while statistics["batches_pending"]:
+        statistics = (await client.call("statistics", Empty())).values
+    (error,) = raised
+    assert isinstance(error, Unfit)
+    assert str(error).startswith("model sleepy version 1: a forward of a batch of 1500 has run")
