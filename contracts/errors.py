@@ -102,6 +102,13 @@ _ROWS = (
     ),
     ErrorRow(466, "PERMISSION_DENIED", "the peer's uid has no such right", "every service", False),
     ErrorRow(
+        467,
+        "RULE_REFUSED",
+        "a routing rule refuses the request; it is named",
+        "orchestrator",
+        False,
+    ),
+    ErrorRow(
         501, "POLICY_INVALID", "a policy breaks its schema or a cross rule", "control plane", False
     ),
     ErrorRow(
@@ -129,6 +136,18 @@ _ROWS = (
         False,
     ),
 )
+
+REASONS = {
+    "in_flight": "OVERLOADED: as many requests are in flight as may be",
+    "bytes": "OVERLOADED: as many bytes are in flight as may be",
+    "queue_rows": "OVERLOADED: as many rows are in flight as queue_rows_max allows",
+    "deadline": "OVERLOADED: it would be answered after its deadline",
+    "sla": "OVERLOADED: it would wait longer than the model's sla policy promises",
+    "rate": "QUOTA_EXCEEDED: requests_per_s and burst are used up",
+    "daily_quota": "QUOTA_EXCEEDED: tokens_per_day is used up; it begins anew at midnight UTC",
+}
+"""Why the orchestrator refuses a request that it could serve at another time: `details.reason`.
+Closed: a reason once given keeps its meaning."""
 
 ERRORS: dict[str, ErrorRow] = {row.name: row for row in _ROWS}
 NAMES: dict[int, str] = {row.code: row.name for row in _ROWS}

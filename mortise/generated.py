@@ -262,6 +262,14 @@ class PermissionDenied(MortiseError):
     retryable = False
 
 
+class RuleRefused(MortiseError):
+    """A routing rule refuses the request; it is named."""
+
+    code = 467
+    name = "RULE_REFUSED"
+    retryable = False
+
+
 class PolicyInvalid(MortiseError):
     """A policy breaks its schema or a cross rule."""
 
@@ -339,6 +347,7 @@ ERRORS: dict[str, type[MortiseError]] = {
     "CANCELLED": Cancelled,
     "UNAVAILABLE": Unavailable,
     "PERMISSION_DENIED": PermissionDenied,
+    "RULE_REFUSED": RuleRefused,
     "POLICY_INVALID": PolicyInvalid,
     "VERSION_CONFLICT": VersionConflict,
     "PROOF_FAILED": ProofFailed,

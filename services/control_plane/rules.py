@@ -26,6 +26,7 @@ RULES: tuple[Callable[[Candidate], Iterator[Violation]], ...] = (
     rules_versions.fallbacks_end,
     rules_traffic.splits_are_whole,
     rules_traffic.rules_do_one_thing,
+    rules_traffic.rules_can_be_read,
     rules_traffic.rollouts_climb,
     rules_traffic.weights_follow_risk,
     rules_traffic.batches_fit,

@@ -1,5 +1,6 @@
 """Rules of traffic: splits, rules, rollouts, limits, weights. Pure; one rule, one function."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -16,7 +17,10 @@ from contracts.policies import (
 )
 from contracts.types import UNSET
 from services.control_plane.candidate import Candidate, Violation, name_of, versions_of
+from shared.rules_grammar import parse
+from shared.rules_tree import RuleFault, rules_fault
 
+refusal_characters_max = 1_024
 _RISKS: tuple[RiskKey, ...] = ("1", "2", "3")
 
 
@@ -74,6 +78,41 @@ def rules_do_one_thing(candidate: Candidate) -> Iterator[Violation]:
                 "a rule names a deployed version",
                 f"version {version}; deployed are {candidate.deployed_text(spec.model_name)}",
                 "deploy it first",
+            )
+
+
+def rules_can_be_read(candidate: Candidate) -> Iterator[Violation]:
+    """A rule's expression follows the grammar, and those of a model are not too many together."""
+    rules: Counter[str] = Counter()
+    nodes: Counter[str] = Counter()
+    for policy in candidate.each(RulePolicy):
+        spec = policy.spec
+        try:
+            nodes[spec.model_name] += parse(spec.when).nodes
+        except RuleFault as fault:
+            yield Violation(
+                name_of(policy),
+                "`when` is an expression over the request",
+                f"{spec.when[: fault.position + 20][-60:]!r}, {fault}",
+                "docs/rules.md has the grammar",
+            )
+        rules[spec.model_name] += 1
+        refuse = spec.then.refuse
+        if refuse is not UNSET and not 1 <= len(refuse) <= refusal_characters_max:
+            yield Violation(
+                name_of(policy),
+                f"`refuse` says why in 1 to {refusal_characters_max} characters",
+                str(len(refuse)),
+                "write one sentence",
+            )
+    for model in rules:
+        fault_of_model = rules_fault(rules[model], nodes[model])
+        if fault_of_model is not None:
+            yield Violation(
+                f"rules of {model}",
+                fault_of_model.partition(",")[0],
+                fault_of_model.rpartition(" ")[2],
+                "join rules or make them simpler",
             )
 
 

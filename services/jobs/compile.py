@@ -39,6 +39,7 @@ MODULES = (
     "services.orchestrator.plan", "services.orchestrator.queue", "services.orchestrator.replica",
     "services.orchestrator.replicas", "services.orchestrator.replies",
     "services.orchestrator.request", "services.orchestrator.routing", "services.orchestrator.rows",
+    "services.orchestrator.rules",
     "services.orchestrator.segment", "services.orchestrator.spool", "services.orchestrator.stamps",
     "services.orchestrator.tensors",
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Which version answers a request: one immutable table per policy set, pinned by each request.
 
-Order: an explicit version or alias, else the model's split, else the route's default. A default,
+Order: an explicit version or alias, else the first rule that names one, else the model's split,
+else the route's default. A default,
 alias or split without a ready replica, or whose breaker is open, gives way to the declared fallback
 if that one is ready and its own breaker lets the request through; a fallback has no fallback.
 """
@@ -17,11 +18,9 @@ from contracts.inference import InferenceRequest, Variant
 from contracts.policies import (
     SLOTS,
     DeploymentPolicy,
-    LimitsPolicy,
     ModelPolicy,
     Policy,
     PolicySet,
-    PriorityPolicy,
     RoutePolicy,
     RouteSpec,
     RulePolicy,
@@ -31,6 +30,7 @@ from contracts.policies import (
 from contracts.types import UNSET
 from services.orchestrator.breakers import Breakers
 from services.orchestrator.plan import Key, ModelPlan
+from services.orchestrator.rules import Rules, compile_rules
 
 PlanOf = Callable[[str, str, str], ModelPlan]
 """(model, version, digest) → its plan; raises PACK_INVALID."""
@@ -50,10 +50,11 @@ class Readiness(Protocol):
 
 
 class Choice(NamedTuple):
-    """The version that answers, and why it."""
+    """The version that answers, and why it; the risk level that a rule names, 0 if none does."""
 
     plan: ModelPlan
     variant: Variant
+    risk_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class RouteTable:
         self.faults: list[str] = []
         self._splits: dict[str, Split] = {}
         deployed: dict[str, list[str]] = {}
+        rules: list[RulePolicy] = []
         for policy in policies.policies:
             match policy:
                 case ModelPolicy(name=name, spec=spec):
@@ -109,14 +111,21 @@ class RouteTable:
                     self.routes[name] = spec
                 case SplitPolicy(name=name, spec=spec):
                     self._splits[name] = Split.of(spec)
+                case RulePolicy():
+                    rules.append(policy)
                 case _:
                     pass
         for name, versions in deployed.items():
             self.plans[name] = self._compile(name, versions, plan_of)
+        self._rules: dict[str, Rules]
+        self._rules, faults = compile_rules(rules)
+        self.faults += faults
         self._defaults = {
             name: Choice(self.plans[name][route.default], "default")
             for name, route in self.routes.items()
-            if name not in self._splits and route.default in self.plans.get(name, {})
+            if name not in self._splits
+            and name not in self._rules
+            and route.default in self.plans.get(name, {})
         }
 
     def _compile(self, name: str, versions: list[str], plan_of: PlanOf) -> dict[str, ModelPlan]:
@@ -137,7 +146,7 @@ class RouteTable:
     ) -> Choice:
         """The version for this request. Raises MODEL_UNKNOWN for a model, version or alias that
         does not exist, MODEL_NOT_READY when no replica has the version ready or its breaker does
-        not let the request through."""
+        not let the request through, RULE_REFUSED."""
         if body.model_version is UNSET:
             default = self._defaults.get(body.model_name)
             if (
@@ -146,23 +155,26 @@ class RouteTable:
                 and default.plan.key not in breakers.shut
             ):
                 return default
-        version, variant = self._version(body, trace_id)
+        ruled, risk_level = "", 0
+        if body.model_name in self._rules:
+            ruled, risk_level = self._rules[body.model_name].decide(body)
+        version, variant = self._version(body, trace_id, ruled)
         plan = self.plans.get(body.model_name, {}).get(version)
         is_ready = plan is not None and plan.key in replicas.ready
         if is_ready and plan is not None and breakers.admits(plan):
-            return Choice(plan, variant)
+            return Choice(plan, variant, risk_level)
         fallback = None if variant == "pinned" else self._fallback(body.model_name)
         if fallback is not None and fallback.key in replicas.ready and breakers.admits(fallback):
             breakers.fell_back(body.model_name, fallback)
-            return Choice(fallback, "fallback")
+            return Choice(fallback, "fallback", risk_level)
         if plan is not None and plan.key in breakers.shut:
             raise breakers.refusal(plan)
         if plan is not None and replicas.is_expected(plan):
-            return Choice(plan, variant)
+            return Choice(plan, variant, risk_level)
         state = "is not deployed" if plan is None else "is not ready on any replica"
         raise _not_ready(f"{body.model_name} {version} {state}")
 
-    def _version(self, body: InferenceRequest, trace_id: str) -> tuple[str, Variant]:
+    def _version(self, body: InferenceRequest, trace_id: str, ruled: str) -> tuple[str, Variant]:
         name, asked = body.model_name, body.model_version
         published = self.published.get(name)
         if published is None:
@@ -178,6 +190,8 @@ class RouteTable:
             raise MeshError(
                 "MODEL_NOT_READY", f"{name} has no route", retry_after_ms=retry_after_ms
             )
+        if ruled:
+            return ruled, "rule"
         split = self._splits.get(name)
         if split is not None:
             return split.choose(split.key_of(body, trace_id)), "split"
@@ -214,15 +228,7 @@ def unsupported(policy: Policy) -> str | None:
     """Why this process cannot do what a policy says, or None: what is not enforced is refused,
     never ignored."""
     match policy:
-        case RulePolicy(name=name):
-            return f"rule {name}: routing rules are not evaluated yet"
         case SplitPolicy(name=name, spec=spec) if spec.shadow is not UNSET:
             return f"split {name}: shadow traffic is not sent yet"
-        case PriorityPolicy(spec=spec) if spec.reserved_replicas:
-            return "priority: replicas cannot be reserved yet"
-        case LimitsPolicy(name=name, spec=spec) if (
-            spec.requests_per_s is not UNSET or spec.tokens_per_day is not UNSET
-        ):
-            return f"limits {name}: rates and daily quotas are not enforced yet"
         case _:
             return None

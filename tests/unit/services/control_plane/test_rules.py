@@ -191,6 +191,24 @@ REFUSED: dict[str, tuple[PolicySet, list[str]]] = {
             "model_name": "m", "order": 1, "when": "true", "then": {"version": "2"}})),
         ["a rule names a deployed version", "version 2"],
     ),
+    "a rule that nobody can read": (
+        put(*BASE, policy("rule", "r", {
+            "model_name": "m", "order": 1, "when": "risk_level == 1 and tenant > 3",
+            "then": {"version": "1"}})),
+        ["rule r", "`when` is an expression", "and tenant > 3", "at 21: there is no field",
+         "docs/rules.md"],
+    ),
+    "a rule that refuses without a reason": (
+        put(*BASE, policy("rule", "r", {
+            "model_name": "m", "order": 1, "when": "true", "then": {"refuse": ""}})),
+        ["`refuse` says why in 1 to 1024 characters", "received 0"],
+    ),
+    "more rules than a model may have": (
+        put(*BASE, *(policy("rule", f"r{n}", {
+            "model_name": "m", "order": n, "when": "true", "then": {"version": "1"}})
+            for n in range(33))),
+        ["rules of m", "at most 32 rules", "received 33"],
+    ),
     "a rollout that does not end": (
         put(*BASE, policy("rollout", "m", {"version": "1", "steps": [1, 10]})),
         ["end at 100", "1, 10"],

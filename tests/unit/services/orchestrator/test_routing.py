@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def table(*policies: Policy) -> RouteTable:
 
 def chosen(routes: RouteTable, replicas: Replicas = EVERYTHING, **body: object) -> tuple[str, str]:
     """`model:version` and the variant."""
-    plan, variant = routes.choose(request(**body), TRACE_ID, replicas, no_breakers())
+    plan, variant, _ = routes.choose(request(**body), TRACE_ID, replicas, no_breakers())
     return f"{plan.name}:{plan.version}", variant
 
 
@@ -159,6 +160,56 @@ def test_an_explicit_version_is_not_split() -> None:
     assert chosen(routes, model_version="1") == ("tiny:1", "pinned")
 
 
+def rule(name: str, when: str, order: int = 0, **then: Any) -> RulePolicy:
+    """A rule of `tiny`."""
+    spec = RuleSpec(model_name="tiny", order=order, when=when, then=Then(**then))
+    return RulePolicy(name=name, spec=spec)
+
+
+def test_a_rule_stands_before_the_split_and_behind_an_explicit_version() -> None:
+    """The variant says it; who asked for a version gets that one."""
+    routes = table(
+        *published("tiny", "1", "2", "3", aliases={"next": "3"}),
+        split(v1=SLOTS),
+        rule("r", "tenant_id == 'gold'", version="2"),
+    )
+    assert chosen(routes, tenant_id="gold") == ("tiny:2", "rule")
+    assert chosen(routes, tenant_id="gold", model_version="1") == ("tiny:1", "pinned")
+    assert chosen(routes, tenant_id="gold", model_version="next") == ("tiny:3", "alias")
+    assert chosen(routes) == ("tiny:1", "split")
+
+
+def test_risk_levels_and_refusals_of_rules_hold_for_every_request() -> None:
+    """For an explicit version too: they are about the request, not about where it goes."""
+    routes = table(
+        *published("tiny", "1", "2"),
+        rule("r", "tenant_id == 'gold'", risk_level=1),
+        rule("n", "tenant_id == 'gone'", refuse="no contract any more"),
+    )
+    for version in ({}, {"model_version": "2"}):
+        body = request(tenant_id="gold", **version)
+        assert routes.choose(body, TRACE_ID, EVERYTHING, no_breakers()).risk_level == 1
+        assert refusal(routes, tenant_id="gone", **version) == "RULE_REFUSED"
+    assert routes.choose(request(), TRACE_ID, EVERYTHING, no_breakers()).risk_level == 0
+
+
+def test_a_rule_s_version_that_is_not_ready_gives_way_to_the_fallback() -> None:
+    """As a default does."""
+    fallback = Fallback(model_name="small")
+    routes = table(
+        *published("tiny", "1", "2", fallback=fallback),
+        *published("small", "1"),
+        rule("r", "true", version="2"),
+    )
+    assert chosen(routes, Replicas("tiny:1", "small:1")) == ("small:1", "fallback")
+
+
+def test_a_rule_that_cannot_be_read_is_a_fault() -> None:
+    """The commit is refused here too, should it come past the control plane."""
+    routes = table(*published("tiny", "1"), rule("r", "risk_level", version="1"))
+    assert routes.faults == ["rule r: at 1: a condition is expected, this is a number"]
+
+
 def test_the_version_and_digest_of_the_set_are_the_table_s() -> None:
     """Requests name both; a set with other contents has another digest."""
     routes = table(*published("tiny", "1"))
@@ -191,12 +242,6 @@ def test_what_routes_reach_is_known() -> None:
     ("policy", "word"),
     [
         (
-            RulePolicy(
-                name="r", spec=RuleSpec(model_name="m", order=1, when="1", then=Then(refuse="x"))
-            ),
-            "rule r",
-        ),
-        (
             SplitPolicy(
                 name="m",
                 spec=SplitSpec(
@@ -205,8 +250,6 @@ def test_what_routes_reach_is_known() -> None:
             ),
             "shadow",
         ),
-        (PriorityPolicy(spec=PrioritySpec(reserved_replicas={"1": 1})), "reserved"),
-        (LimitsPolicy(name="t", spec=LimitsSpec(requests_per_s=1.0)), "rates"),
     ],
 )
 def test_a_policy_that_is_not_enforced_is_refused_never_ignored(policy: Policy, word: str) -> None:
@@ -215,11 +258,12 @@ def test_a_policy_that_is_not_enforced_is_refused_never_ignored(policy: Policy, 
 
 
 def test_enforced_policies_are_taken() -> None:
-    """Routes, splits without shadow, weights, queue bounds."""
+    """Routes, splits without shadow, rules, priorities, limits."""
     for policy in (
         *published("tiny", "1"),
         split(v1=SLOTS),
-        PriorityPolicy(spec=PrioritySpec()),
-        LimitsPolicy(name="*", spec=LimitsSpec(queue_rows_max=1, in_flight_max=1)),
+        PriorityPolicy(spec=PrioritySpec(reserved_replicas={"1": 1})),
+        LimitsPolicy(name="t", spec=LimitsSpec(requests_per_s=1.0)),
+        rule("r", "true", version="1"),
     ):
         assert unsupported(policy) is None
