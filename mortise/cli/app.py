@@ -73,6 +73,10 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
             "snapshot": "The combination in force: data × model × infrastructure × policy.",
         },
     ),
+    "Measurements": (
+        "",
+        {"bench": "Load-test a model against its contract; soak: look for leaks."},
+    ),
     "Logs": ("logs", {"logs": "Show the log records of all processes."}),
     "Contracts": (
         "",
@@ -152,7 +156,7 @@ def _help_line(arguments: list[str]) -> str:
     names = {name for _, commands in COMMANDS.values() for name in commands}
     if not words or words[0] not in names:
         return "mortise --help"
-    depth = 2 if words[0] in ("contracts", "features") else 1
+    depth = 2 if words[0] in ("contracts", "features", "bench") else 1
     return " ".join(("mortise", *words[:depth], "--help"))
 
 

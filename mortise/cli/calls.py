@@ -83,8 +83,8 @@ def infer(
     if sum(value is not None for value in given.values()) != 1:
         raise UsageError("exactly one of --rows, --inputs and --text is needed")
     body: dict[str, Any] = {
-        "rows": None if rows is None else _rows(rows),
-        "inputs": None if inputs is None else _inputs(inputs),
+        "rows": None if rows is None else read_rows(rows),
+        "inputs": None if inputs is None else read_inputs(inputs),
         "text": None if text is None else read_text(text, "--text"),
         "model_version": version,
         "tenant_id": tenant,
@@ -103,7 +103,8 @@ def infer(
         show_result(result)
 
 
-def _rows(argument: str) -> list[Any]:
+def read_rows(argument: str) -> list[Any]:
+    """What `--rows` gives: a list of maps. Raises UsageError."""
     rows = read_json(argument, "--rows")
     if isinstance(rows, dict):
         return [rows]
@@ -112,7 +113,8 @@ def _rows(argument: str) -> list[Any]:
     return rows
 
 
-def _inputs(argument: str) -> list[dict[str, Any]]:
+def read_inputs(argument: str) -> list[dict[str, Any]]:
+    """What `--inputs` gives, as tensors. Raises UsageError."""
     inputs = read_json(argument, "--inputs")
     try:
         return encode_inputs(inputs)
