@@ -39,7 +39,7 @@ cost_outlier_spreads = 4.0
 """How many usual distances from the expected cost a single batch can move the fit."""
 quota_keep_s = 1.0
 """How often what was used of the daily quotas is written down."""
-shares_memory_s = 0.5
+shares_memory_s = 0.25
 """Over which time the classes' shares of the runtimes are measured, for predicting waits."""
 
 deadline_grain_s = 0.005
@@ -74,6 +74,26 @@ early_cancel_s = 0.010
 """A cancel this close to its request's deadline is the client's own timer: a time-out."""
 usual_share = 0.05
 """Weight of the newest batch in the usual time of a version's batches."""
+
+shadow_waiting_max = 128
+"""Copies for shadow versions that wait until a replica is idle; the oldest is dropped first."""
+shadow_bytes_max = 64 * 1024
+"""Input of a request that is copied; a larger one is not."""
+shadow_rows_max = 32
+"""Rows of one batch of copies: what a real request may have to wait behind."""
+shadow_s_max = 1.0
+"""A copy that has not gone by then is dropped; one that is out is given up."""
+shadow_tick_s = 0.010
+"""How often waiting copies look for an idle replica."""
+shadow_share_alone = 0.005
+"""Of a replica's time, when no other one stands idle: then at most one request in two hundred
+meets a shadow in progress, which a p99 does not show."""
+shadow_share_beside = 0.25
+"""The same while another replica stands idle for what comes."""
+shadow_credit_s_max = 0.050
+"""Compute time that may be saved up."""
+shadow_values_max = 1_024
+"""Numbers of one batch of copies that are compared: about 0.1 ms of the loop."""
 
 segment_bytes = 16 * 1024 * 1024
 """One file of the spool."""

@@ -23,6 +23,8 @@ from services.orchestrator.fairness import RiskClass
 
 batches_always = 2.0
 """Batches that a busy runtime has: one computing, one waiting."""
+batches_missed = 1.0
+"""Who waits behind others may miss the batch that it was counted into by a row."""
 hint_s_min = 0.01
 
 
@@ -54,6 +56,8 @@ class Shares:
 
     def __init__(self, classes: int) -> None:
         self.rates = [0.0] * classes
+        self._sums = [0.0] * classes
+        self._weight = 0.0
         self._taken = [0] * classes
         self._at_s = 0.0
 
@@ -62,12 +66,18 @@ class Shares:
         passed_s = now_s - self._at_s
         if passed_s <= 0.0:
             return
+        if not self._at_s:
+            self._at_s = now_s
+            self._taken = [each.taken for each in classes]
+            return
         keep = exp(-passed_s / shares_memory_s)
         self._at_s = now_s
+        self._weight = keep * self._weight + 1.0 - keep
         for index, each in enumerate(classes):
             rate = max(0, each.taken - self._taken[index]) / passed_s
             self._taken[index] = each.taken
-            self.rates[index] = keep * self.rates[index] + (1.0 - keep) * rate
+            self._sums[index] = keep * self._sums[index] + (1.0 - keep) * rate
+            self.rates[index] = self._sums[index] / self._weight
 
 
 def rows_before(
@@ -76,9 +86,10 @@ def rows_before(
     """Rows that leave until `own` more rows of a flow of class `mine` have left.
 
     `tenants` ≥ 1 flows wait in that class; `used` in [0, 1] is the part of the runtimes that the
-    other classes used lately.
+    other classes used lately. While `own` rows are served, each other flow of the class gets as
+    many, of which some are yet to arrive: at most as many as wait.
     """
-    within = min(float(mine.rows), own * tenants)
+    within = min(2.0 * mine.rows, own * tenants)
     fluid, weight = within, mine.weight
     for other in others:
         fluid += min(float(other.rows), within * other.weight / mine.weight)
@@ -92,6 +103,8 @@ def judge(
     """Why a request of `rows` rows is refused that has `before` rows before it and `left_s` until
     its deadline; None: it is not."""
     finish_s = pace.done_s(before + rows) + pace.overhead_s
+    if before > 0.0:
+        finish_s += batches_missed * pace.batch_s / pace.replicas
     if finish_s > left_s:
         text = (
             f"{what}: an answer would take {finish_s * 1e3:.0f} ms with {before:.0f} rows before"
