@@ -16,7 +16,7 @@ from services.orchestrator.plan import ModelPlan
 from services.orchestrator.queue import Lane, Queue
 from services.orchestrator.replica import Replica
 from services.orchestrator.reserve import SHARED
-from services.orchestrator.shedding import Pace, Shares, judge, rows_before
+from services.orchestrator.shedding import Pace, Shares, batches_always, judge, rows_before
 
 _ease = 16.0
 """The least share of the built-in weights is 1/16: a queue that would be served in a sixteenth of
@@ -24,12 +24,16 @@ the time there is needs no closer look."""
 
 
 class Known:
-    """What has been learnt of one version."""
+    """What has been learnt of one version. While no more than `calm_rows` wait in `lane`, a request
+    that has at least `calm_s` is in time whatever its class: no closer look is needed."""
 
     def __init__(self, plan: ModelPlan) -> None:
         self.what = f"{plan.name} {plan.version}"
         self.cost = CostModel()
         self.shares: Shares | None = None
+        self.lane: Lane | None = None
+        self.calm_rows = 0
+        self.calm_s = 0.0
 
 
 class Forecast:
@@ -56,6 +60,8 @@ class Forecast:
         self._patience_s = found
         kept = set(keep)
         self._known = {plan: known for plan, known in self._known.items() if plan in kept}
+        for known in self._known.values():
+            known.lane = None  # looked at closely until the next batch came back
 
     def expected_s(self, plan: ModelPlan, rows: int) -> float:
         """The forward of a batch of so many rows; 0 while that is not known."""
@@ -76,14 +82,48 @@ class Forecast:
             if known.shares is None:
                 known.shares = Shares(len(lane.classes))
             known.shares.observe(lane.classes, batch.answered_s)
+        self._calm(plan, known, lane)
+
+    def _calm(self, plan: ModelPlan, known: Known, lane: Lane | None) -> None:
+        """How many rows may wait before requests are looked at one by one: with every runtime as
+        busy as it gets, and served in the least share of the time."""
+        known.lane = lane
+        replicas = min(map(len, self._given(plan).values()), default=0)
+        if lane is None or not replicas:
+            known.lane = None
+            return
+        known.calm_s = self._patience_s.get(plan.name, self._default_s)
+        pace = self._pace(known.cost, lane.window.rows_max, lane, replicas, 0.0)
+        spare_s = known.calm_s - pace.overhead_s - batches_always * pace.batch_s
+        batches = spare_s * replicas / pace.batch_s - 1.0
+        known.calm_rows = int(batches * pace.rows_max / _ease)
 
     def admit(
         self, plan: ModelPlan, body: InferenceRequest, rows: int, deadline_s: float, now_s: float
     ) -> None:
         """Raises OVERLOADED, with the reason, for a request that would be answered too late."""
         known = self._known.get(plan)
-        if known is None or not known.cost.is_known:
+        if known is None:
             return
+        calm = known.lane
+        if (
+            calm is not None
+            and calm.rows + rows <= known.calm_rows
+            and deadline_s - now_s >= known.calm_s
+        ):
+            return
+        if known.cost.is_known:
+            self._look(known, plan, body, rows, deadline_s, now_s)
+
+    def _look(
+        self,
+        known: Known,
+        plan: ModelPlan,
+        body: InferenceRequest,
+        rows: int,
+        deadline_s: float,
+        now_s: float,
+    ) -> None:
         lane = self._queue.lane_of(plan)
         given = self._given(plan)
         risk = body.risk_level
@@ -98,7 +138,7 @@ class Forecast:
             return  # it is computed at once: if even that is too late, the cost was learnt wrong
         patience_s = self._patience_s.get(plan.name, self._default_s)
         left_s = deadline_s - now_s
-        pace = self._pace(known.cost, lane, replicas, busy_s)
+        pace = self._pace(known.cost, max(1, lane.rows), lane, len(replicas), busy_s)
         if pace.done_s(_ease * (lane.rows + rows)) + pace.overhead_s < min(patience_s, left_s):
             return
         before = self._rows_before(known, lane, given, pace, body, deadline_s)
@@ -108,15 +148,14 @@ class Forecast:
             raise error
 
     def _pace(
-        self, cost: CostModel, lane: Lane, replicas: Sequence[Replica], busy_s: float
+        self, cost: CostModel, waiting: int, lane: Lane, replicas: int, busy_s: float
     ) -> Pace:
         rows_max = lane.window.rows_max
-        rows = rows_max if lane.rows >= rows_max else max(1, lane.rows)
         return Pace(
-            batch_s=max(1e-9, cost.predict_s(rows)),
+            batch_s=max(1e-9, cost.predict_s(min(rows_max, waiting))),
             rows_max=rows_max,
-            replicas=len(replicas),
-            busy_s=busy_s / len(replicas),
+            replicas=replicas,
+            busy_s=busy_s / replicas,
             overhead_s=cost.overhead_s,
         )
 
