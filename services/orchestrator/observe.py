@@ -10,6 +10,7 @@ from services.orchestrator.plan import ModelPlan
 from shared.metrics import Counter, Distribution, Gauge, Histogram, Registry, Value
 
 ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0)
+DIFFERENCE_BUCKETS = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0)
 BUDGETS_US = [BUDGET_MS[stage] * 1_000 for stage in STAGES]
 OWN_STAGES = tuple(map(STAGES.index, ("queue", "features", "reply")))
 """Stages of one request; the others are its batch's, in a row from this one on:"""
@@ -104,6 +105,26 @@ class Observed:
                 "ai_breaker_total", "Transitions of breakers, by the new state.", (*names, "state")
             )
         )
+        self._shadows = registry.add(
+            Counter(
+                "ai_shadow_total", "Copies for shadow versions by what became of them.",
+                (*names, "status"),
+            )
+        )  # fmt: skip
+        self._differences = registry.add(
+            Histogram(
+                "ai_shadow_difference",
+                "Largest absolute difference of a copy's outputs from the answer's.",
+                names,
+                DIFFERENCE_BUCKETS,
+            )
+        )
+        self._labels = registry.add(
+            Counter(
+                "ai_shadow_labels_total", "Labels of copies by whether the answer's were the same.",
+                (*names, "agree"),
+            )
+        )  # fmt: skip
         self._gauges = {
             name: registry.add(Gauge(name, text))
             for name, text in (
@@ -145,6 +166,18 @@ class Observed:
     def breaker(self, plan: ModelPlan, state: str) -> None:
         """A version's breaker is in this state from now on."""
         self._breakers.labels(plan.name, plan.version, state).add(1)
+
+    def shadow(self, plan: ModelPlan, status: str, count: int) -> None:
+        """Copies were answered, failed or dropped."""
+        self._shadows.labels(plan.name, plan.version, status).add(count)
+
+    def compared(self, plan: ModelPlan, apart: float, labels: int, agreeing: int) -> None:
+        """A copy's outputs are so far from the answer's; so many of its labels are the same."""
+        names = (plan.name, plan.version)
+        self._differences.labels(*names).observe(apart)
+        if labels:
+            self._labels.labels(*names, "yes").add(agreeing)
+            self._labels.labels(*names, "no").add(labels - agreeing)
 
     def forget(self, keep: set[ModelPlan]) -> None:
         """Only these versions serve from now on; the series of the others stay as they are."""

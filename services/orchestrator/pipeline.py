@@ -40,6 +40,7 @@ from services.orchestrator.replies import Replies
 from services.orchestrator.request import Outcome, Part, Tally, Where, Work, outcome_of
 from services.orchestrator.reserve import reservations_of
 from services.orchestrator.routing import PlanOf, RouteTable
+from services.orchestrator.shadow import Shadows
 from services.orchestrator.spool import Spool
 from services.orchestrator.stamps import late
 from shared.access import EVERY_TENANT
@@ -89,6 +90,7 @@ class Pipeline:
             on_done=self._parts_done,
             on_failed=self._part_failed,
         )
+        self.shadows = Shadows(self.dispatcher, clock, self.observed)
 
     def activate(self, policies: PolicySet) -> None:
         """New policies for requests that come from now on; those in flight keep theirs."""
@@ -142,7 +144,7 @@ class Pipeline:
         body, peer, table = call.body, call.peer, self.table
         if peer.risk_level_min > 1 or EVERY_TENANT not in peer.tenants:
             check_identity(body, peer)
-        plan, variant, risk_level = table.choose(
+        plan, variant, risk_level, shadow = table.choose(
             body, call.trace_id, self.dispatcher.replicas, self.breakers
         )
         if risk_level:
@@ -169,6 +171,8 @@ class Pipeline:
         self.works.add(work)
         if self.breakers.shut:
             self.breakers.admitted(work)
+        if shadow is not None:
+            work.shadow = shadow
         call.on_cancel = partial(self._cancelled, work)
         return work
 
@@ -207,6 +211,8 @@ class Pipeline:
         for work, answer in zip(works, answers, strict=True):
             if type(answer) is InferenceResponse:
                 call = work.call
+                if work.shadow is not None:
+                    self.shadows.offer(work)
                 self._end(work, Outcome.ANSWERED)
                 call.reply(answer)
             else:
@@ -286,4 +292,5 @@ class Pipeline:
             "features_calls": self.features.calls,
             "features_rows": self.features.rows,
             **self.breakers.statistics(),
+            **self.shadows.statistics(),
         }

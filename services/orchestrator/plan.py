@@ -71,6 +71,12 @@ class ModelPlan:
     freshness_s: float
     key: Key
 
+    def takes_the_same_as(self, other: "ModelPlan") -> bool:
+        """Whether what this version was given can be given to the other one as it is."""
+        mine = None if self.view is None else self.view.digest
+        theirs = None if other.view is None else other.view.digest
+        return self.inputs == other.inputs and mine == theirs and self.outputs == other.outputs
+
 
 def compile_plan(
     name: str, version: str, digest: str, manifest: Manifest, view_sql: str | None

@@ -26,6 +26,7 @@ class Replica:
         self.instance = self._nameless = f"model_runtime.{index}"
         self.credits = 0
         self.batches: set[Batch] = set()
+        self.shadows = 0
         self.loaded: Sequence[LoadedModel] = ()
         self.ready: frozenset[Key] = frozenset()
         self.paused_until_s = 0.0
@@ -43,7 +44,7 @@ class Replica:
     def has_credit(self, now_s: float) -> bool:
         """It takes a batch now."""
         return (
-            len(self.batches) < self.credits
+            len(self.batches) + self.shadows < self.credits
             and self.client.connected
             and now_s >= self.paused_until_s
         )

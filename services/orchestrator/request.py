@@ -130,13 +130,15 @@ class Part:
 class Work:
     """An admitted request under the policies of `table`. `outputs` are the indices of those of the
     contract's outputs that it wants, `bytes` the size of its input, `reserved_bytes` that of its
-    receipt; `slot` is the wheel's. `probes` is the half-open breaker that it probes for."""
+    receipt; `slot` is the wheel's. `probes` is the half-open breaker that it probes for, `shadow`
+    the version that gets a copy of it."""
 
     outcome: Outcome | None = None
     parts: Sequence[Part] = ()
     parts_left = 0
     slot = 0
     probes: "Breaker | None" = None
+    shadow: "ModelPlan | None" = None
 
     def __init__(
         self,

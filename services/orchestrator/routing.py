@@ -6,31 +6,27 @@ alias or split without a ready replica, or whose breaker is open, gives way to t
 if that one is ready and its own breaker lets the request through; a fallback has no fallback.
 """
 
-import hashlib
-from bisect import bisect_right
 from collections.abc import Callable, Container
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from contracts.errors import MeshError
 from contracts.inference import InferenceRequest, Variant
 from contracts.policies import (
-    SLOTS,
     DeploymentPolicy,
     ModelPolicy,
     Policy,
     PolicySet,
+    RolloutPolicy,
     RoutePolicy,
     RouteSpec,
     RulePolicy,
     SplitPolicy,
-    SplitSpec,
 )
 from contracts.types import UNSET
 from services.orchestrator.breakers import Breakers
 from services.orchestrator.plan import Key, ModelPlan
 from services.orchestrator.rules import Rules, compile_rules
+from services.orchestrator.split import Split
 
 PlanOf = Callable[[str, str, str], ModelPlan]
 """(model, version, digest) → its plan; raises PACK_INVALID."""
@@ -50,39 +46,13 @@ class Readiness(Protocol):
 
 
 class Choice(NamedTuple):
-    """The version that answers, and why it; the risk level that a rule names, 0 if none does."""
+    """The version that answers, and why it; the risk level that a rule names, 0 if none does; the
+    version that gets a copy."""
 
     plan: ModelPlan
     variant: Variant
     risk_level: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Sticky shares: a key's slot falls into one version's range, in order of version."""
-
-    spec: SplitSpec
-    versions: list[str]
-    bounds: list[int]
-
-    @classmethod
-    def of(cls, spec: SplitSpec) -> "Split":
-        """Versions in numeric order, each with the end of its range."""
-        versions = sorted(spec.shares, key=int)
-        return cls(spec, versions, list(accumulate(spec.shares[version] for version in versions)))
-
-    def choose(self, key: str) -> str:
-        """The version of this key, the same as long as the shares stay."""
-        digest = hashlib.blake2b(f"{self.spec.salt}\n{key}".encode(), digest_size=8).digest()
-        return self.versions[bisect_right(self.bounds, int.from_bytes(digest, "big") % SLOTS)]
-
-    def key_of(self, body: InferenceRequest, trace_id: str) -> str:
-        """What sticks: an absent entity falls back to the trace, so that shares still hold."""
-        if self.spec.key == "tenant":
-            return body.tenant_id
-        if self.spec.key == "entity" and body.entity is not UNSET:
-            return body.entity
-        return trace_id
+    shadow: ModelPlan | None = None
 
 
 class RouteTable:
@@ -117,6 +87,7 @@ class RouteTable:
                     pass
         for name, versions in deployed.items():
             self.plans[name] = self._compile(name, versions, plan_of)
+        self._shadows = self._compile_shadows()
         self._rules: dict[str, Rules]
         self._rules, faults = compile_rules(rules)
         self.faults += faults
@@ -141,6 +112,25 @@ class RouteTable:
                 self.faults.append(f"{name} {version}: {error.message}")
         return plans
 
+    def _compile_shadows(self) -> dict[str, ModelPlan]:
+        """The shadow of each model that has one. It gets the requests of the other versions as
+        they are, so that it must take the same; what does not is a fault."""
+        shadows = {}
+        for name, split in self._splits.items():
+            plans = self.plans.get(name, {})
+            shadow = plans.get(split.shadow)
+            if shadow is None:
+                continue
+            shadows[name] = shadow
+            for version in split.versions:
+                plan = plans.get(version)
+                if plan is not None and not plan.takes_the_same_as(shadow):
+                    self.faults.append(
+                        f"split {name}: the shadow {shadow.version} takes other inputs than"
+                        f" {version}, whose requests it would get"
+                    )
+        return shadows
+
     def choose(
         self, body: InferenceRequest, trace_id: str, replicas: Readiness, breakers: Breakers
     ) -> Choice:
@@ -158,11 +148,12 @@ class RouteTable:
         ruled, risk_level = "", 0
         if body.model_name in self._rules:
             ruled, risk_level = self._rules[body.model_name].decide(body)
-        version, variant = self._version(body, trace_id, ruled)
+        version, variant, has_copy = self._version(body, trace_id, ruled)
         plan = self.plans.get(body.model_name, {}).get(version)
         is_ready = plan is not None and plan.key in replicas.ready
         if is_ready and plan is not None and breakers.admits(plan):
-            return Choice(plan, variant, risk_level)
+            shadow = self._shadows.get(body.model_name) if has_copy else None
+            return Choice(plan, variant, risk_level, shadow)
         fallback = None if variant == "pinned" else self._fallback(body.model_name)
         if fallback is not None and fallback.key in replicas.ready and breakers.admits(fallback):
             breakers.fell_back(body.model_name, fallback)
@@ -174,7 +165,10 @@ class RouteTable:
         state = "is not deployed" if plan is None else "is not ready on any replica"
         raise _not_ready(f"{body.model_name} {version} {state}")
 
-    def _version(self, body: InferenceRequest, trace_id: str, ruled: str) -> tuple[str, Variant]:
+    def _version(
+        self, body: InferenceRequest, trace_id: str, ruled: str
+    ) -> tuple[str, Variant, bool]:
+        """The version, why, and whether a copy goes to the model's shadow."""
         name, asked = body.model_name, body.model_version
         published = self.published.get(name)
         if published is None:
@@ -182,20 +176,21 @@ class RouteTable:
         route = self.routes.get(name)
         if asked is not UNSET:
             if asked in published:
-                return asked, "pinned"
+                return asked, "pinned", False
             if route is not None and asked in route.aliases:
-                return route.aliases[asked], "alias"
+                return route.aliases[asked], "alias", False
             raise MeshError("MODEL_UNKNOWN", f"{name} has no version or alias {asked}")
         if route is None:
             raise MeshError(
                 "MODEL_NOT_READY", f"{name} has no route", retry_after_ms=retry_after_ms
             )
         if ruled:
-            return ruled, "rule"
+            return ruled, "rule", False
         split = self._splits.get(name)
         if split is not None:
-            return split.choose(split.key_of(body, trace_id)), "split"
-        return route.default, "default"
+            version, has_copy = split.choose(split.key_of(body, trace_id))
+            return version, "split", has_copy
+        return route.default, "default", False
 
     def _fallback(self, name: str) -> ModelPlan | None:
         declared = self.routes[name].fallback if name in self.routes else UNSET
@@ -227,8 +222,6 @@ def _not_ready(message: str) -> MeshError:
 def unsupported(policy: Policy) -> str | None:
     """Why this process cannot do what a policy says, or None: what is not enforced is refused,
     never ignored."""
-    match policy:
-        case SplitPolicy(name=name, spec=spec) if spec.shadow is not UNSET:
-            return f"split {name}: shadow traffic is not sent yet"
-        case _:
-            return None
+    if isinstance(policy, RolloutPolicy):
+        return f"rollout {policy.name}: steps are not taken yet; move the shares of a split"
+    return None

@@ -1,7 +1,7 @@
 """The grammar of routing rules: what it takes, and where it says no."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.rules_grammar import parse
@@ -118,6 +118,7 @@ def parse_padded(characters: int, *, checked: bool = True) -> str:
 
 
 @given(st.text(max_size=200) | st.text("()[]'\"\\=!<>.,abetrufalsnd 0123", max_size=200))
+@settings(deadline=None)
 def test_any_text_is_a_rule_or_a_fault(text: str) -> None:
     """Nothing else comes out, and the place of a fault is in the text or behind it."""
     position = 1

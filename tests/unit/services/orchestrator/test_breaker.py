@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.policies import BreakerSpec
@@ -190,6 +190,7 @@ def test_when_to_ask_again() -> None:
         max_size=200,
     )
 )
+@settings(deadline=None)
 def test_whatever_happens_probes_are_bounded_and_an_open_one_reopens(
     events: list[tuple[str, float, str]],
 ) -> None:

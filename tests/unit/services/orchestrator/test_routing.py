@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import MeshError
+from contracts.pack import TensorContract
 from contracts.policies import (
     SLOTS,
     Fallback,
@@ -15,6 +16,8 @@ from contracts.policies import (
     Policy,
     PriorityPolicy,
     PrioritySpec,
+    RolloutPolicy,
+    RolloutSpec,
     RulePolicy,
     RuleSpec,
     Shadow,
@@ -26,8 +29,10 @@ from services.orchestrator.plan import ModelPlan
 from services.orchestrator.routing import RouteTable, unsupported
 from tests.unit.services.orchestrator.making import (
     TRACE_ID,
+    contract,
     digest,
     no_breakers,
+    plan_for,
     plan_of,
     policy_set,
     published,
@@ -58,8 +63,8 @@ def table(*policies: Policy) -> RouteTable:
 
 def chosen(routes: RouteTable, replicas: Replicas = EVERYTHING, **body: object) -> tuple[str, str]:
     """`model:version` and the variant."""
-    plan, variant, _ = routes.choose(request(**body), TRACE_ID, replicas, no_breakers())
-    return f"{plan.name}:{plan.version}", variant
+    choice = routes.choose(request(**body), TRACE_ID, replicas, no_breakers())
+    return f"{choice.plan.name}:{choice.plan.version}", choice.variant
 
 
 def refusal(routes: RouteTable, replicas: Replicas = EVERYTHING, **body: object) -> str:
@@ -166,6 +171,48 @@ def rule(name: str, when: str, order: int = 0, **then: Any) -> RulePolicy:
     return RulePolicy(name=name, spec=spec)
 
 
+def shadowed(slots: int, shadow: str = "2") -> SplitPolicy:
+    """Everything to version 1, copies of so many slots to the shadow."""
+    spec = SplitSpec(
+        key="entity",
+        salt="s",
+        shares={"1": SLOTS},
+        shadow=Shadow(version=shadow, slots=slots),
+    )
+    return SplitPolicy(name="tiny", spec=spec)
+
+
+def test_a_share_of_the_split_s_requests_is_copied() -> None:
+    """About the share that the policy names, whichever version they go to; pinned ones never."""
+    routes = table(*published("tiny", "1", "2"), shadowed(SLOTS // 4))
+    choices = [
+        routes.choose(request(entity=f"e{n}"), TRACE_ID, EVERYTHING, no_breakers())
+        for n in range(2_000)
+    ]
+    shadows = [choice.shadow for choice in choices if choice.shadow is not None]
+    assert {plan.version for plan in shadows} == {"2"}
+    assert 400 < len(shadows) < 600
+    assert {choice.plan.version for choice in choices} == {"1"}
+    everything = table(*published("tiny", "1", "2"), shadowed(SLOTS))
+    pinned = request(entity="e1", model_version="1")
+    assert everything.choose(pinned, TRACE_ID, EVERYTHING, no_breakers()).shadow is None
+
+
+def test_a_shadow_that_takes_other_inputs_is_a_fault() -> None:
+    """It could not be given the requests of the others."""
+
+    def other(name: str, version: str, number: str) -> ModelPlan:
+        if version != "2":
+            return plan_of(name, version, number)
+        wider = [TensorContract(name="x", datatype="FP32", shape=[-1, 3])]
+        return plan_for(contract(inputs=wider), "2", 2)
+
+    routes = RouteTable(policy_set(*published("tiny", "1", "2"), shadowed(1)), other)
+    assert routes.faults == [
+        "split tiny: the shadow 2 takes other inputs than 1, whose requests it would get"
+    ]
+
+
 def test_a_rule_stands_before_the_split_and_behind_an_explicit_version() -> None:
     """The variant says it; who asked for a version gets that one."""
     routes = table(
@@ -238,30 +285,18 @@ def test_what_routes_reach_is_known() -> None:
     assert [plan.version for plan in routes.routed()] == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "word"),
-    [
-        (
-            SplitPolicy(
-                name="m",
-                spec=SplitSpec(
-                    key="trace", salt="s", shares={}, shadow=Shadow(version="1", slots=1)
-                ),
-            ),
-            "shadow",
-        ),
-    ],
-)
-def test_a_policy_that_is_not_enforced_is_refused_never_ignored(policy: Policy, word: str) -> None:
+def test_a_policy_that_is_not_enforced_is_refused_never_ignored() -> None:
     """The commit fails, naming what cannot be done yet."""
-    assert word in (unsupported(policy) or "")
+    rollout = RolloutPolicy(name="tiny", spec=RolloutSpec(version="2"))
+    assert "rollout tiny: steps are not taken yet" in (unsupported(rollout) or "")
 
 
 def test_enforced_policies_are_taken() -> None:
-    """Routes, splits without shadow, rules, priorities, limits."""
+    """Routes, splits, shadows, rules, priorities, limits."""
     for policy in (
         *published("tiny", "1"),
         split(v1=SLOTS),
+        shadowed(1),
         PriorityPolicy(spec=PrioritySpec(reserved_replicas={"1": 1})),
         LimitsPolicy(name="t", spec=LimitsSpec(requests_per_s=1.0)),
         rule("r", "true", version="1"),
