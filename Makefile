@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 COMPILE := $(BIN)/python -m services.jobs.compile --if-needed
 DEMO ?= demo
 
-.PHONY: help demo test check compiled contracts clean serving kills restarts fuzz push ledger features mapping train
+.PHONY: help demo test check compiled contracts clean serving kills restarts fuzz push ledger features mapping train rules split
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
@@ -62,6 +62,12 @@ features: $(STAMP) ## what the features of one request cost
 
 mapping: $(STAMP) ## a second replica by mapped weights, beside unpickling them
 	$(BIN)/python -m benchmarks.mapping --result benchmarks/results/mapping.json
+
+rules: compiled ## what routing rules cost a request
+	$(BIN)/python -m benchmarks.rules --result benchmarks/results/rules.json
+
+split: $(STAMP) ## what moves when shares change, over 1,000,000 keys
+	$(BIN)/python -m benchmarks.split --result benchmarks/results/split.json
 
 train: $(STAMP) ## train the flights models again; the same digests on one machine
 	$(BIN)/python -m services.jobs.train --home examples/flights --compare
