@@ -1,24 +1,30 @@
 """One record for each request that failed or was refused, and for a sample of the answered ones;
-each attributes the time to hops, so that a timeout names its process.
+each attributes the time to hops, so that a timeout names its process. Of those refused for the load
+some a second are recorded: under overload the log must not cost more than the answers.
 """
 
 from typing import Any
 
 from contracts.errors import MeshError
 from contracts.stages import STAGES, Hop
-from services.orchestrator.config import access_sample_of
+from services.orchestrator.config import access_sample_of, load_refusals_logged_per_s
 from services.orchestrator.request import Outcome, Part, Where, Work
 from shared import logs
 from shared.rpc.server import Call
 
 log = logs.get("services.orchestrator.access")
+_LOAD = frozenset({"OVERLOADED", "QUOTA_EXCEEDED"})
+"""Errors that say nothing of the request, only of how much there is."""
 
 
 class AccessLog:
-    """Counts successes to sample them."""
+    """Counts successes and refusals to sample them."""
 
     def __init__(self) -> None:
         self._successes = 0
+        self._second = 0
+        self._logged = 0
+        self._unlogged = 0
 
     def answered(self, work: Work, stages_us: list[int], hops: list[Hop]) -> None:
         """A request was answered: the first, and then one of `access_sample_of`, is recorded."""
@@ -48,7 +54,11 @@ class AccessLog:
         )
 
     def refused(self, call: Call, error: MeshError) -> None:
-        """A request was refused at the door."""
+        """A request was refused at the door; `unlogged` others were since the last record."""
+        if error.name in _LOAD and self._is_enough(int(call.received_s)):
+            self._unlogged += 1
+            return
+        unlogged, self._unlogged = self._unlogged, 0
         body = call.body
         logs.request(
             log,
@@ -62,7 +72,15 @@ class AccessLog:
             error=error.name,
             reason=error.message,
             peer_uid=call.peer.uid,
+            unlogged=unlogged,
         )
+
+    def _is_enough(self, second: int) -> bool:
+        """Whether this second has its records of refusals for the load."""
+        if second != self._second:
+            self._second, self._logged = second, 0
+        self._logged += 1
+        return self._logged > load_refusals_logged_per_s
 
 
 def _bound(work: Work) -> Any:

@@ -114,7 +114,9 @@ young_objects_max = 20_000
 """New objects before the garbage collector looks at them. Requests leave no cycles: with Python's
 700 it looks at those in flight again and again (3 % of the time at 64 clients)."""
 access_sample_of = 1_000
-"""One success in so many is logged; every failure is."""
+"""One success in so many is logged; every failure is, but of requests refused for the load"""
+load_refusals_logged_per_s = 20
+"""so many a second, each with the number of those that were not."""
 
 assert 2 * deadline_grain_s <= 0.020, "requests end within 20 ms of their deadline"
 assert batch_bytes_max + answer_overhead_bytes < frame_bytes_max, "a batch fits into a frame"

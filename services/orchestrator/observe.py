@@ -12,6 +12,7 @@ from shared.metrics import Counter, Distribution, Gauge, Histogram, Registry, Va
 ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0)
 DIFFERENCE_BUCKETS = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0)
 BUDGETS_US = [BUDGET_MS[stage] * 1_000 for stage in STAGES]
+REFUSAL_BUCKETS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1)
 OWN_STAGES = tuple(map(STAGES.index, ("queue", "features", "reply")))
 """Stages of one request; the others are its batch's, in a row from this one on:"""
 SHARED_STAGE = STAGES.index("batch")
@@ -90,6 +91,11 @@ class Observed:
         self._total = registry.add(
             Histogram("ai_request_seconds", "Time from frame to reply of answered requests.", names)
         )
+        self._refusals = registry.add(
+            Histogram(
+                "ai_refusal_seconds", "Time from frame to refusal at the door.", (), REFUSAL_BUCKETS
+            )
+        )
         self._rows = registry.add(
             Histogram("ai_batch_rows", "Rows of the batches that came back.", names, ROWS_BUCKETS)
         )
@@ -151,8 +157,9 @@ class Observed:
         if len(handles.batches) >= kept_max:
             handles.fold()
 
-    def refused(self, model: str | None, error: str) -> None:
+    def refused(self, model: str | None, error: str, took_s: float) -> None:
         """A request was refused at the door; `model` is None unless it was published."""
+        self._refusals.labels().observe(took_s)
         self._requests.labels(model or UNKNOWN, NO_VERSION, error).add(1)
 
     def ended(self, plan: ModelPlan, error: str) -> None:

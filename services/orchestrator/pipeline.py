@@ -223,7 +223,9 @@ class Pipeline:
         """The request ends at the door."""
         self.tally.count(outcome_of(error.name))
         name = call.body.model_name
-        self.observed.refused(name if name in self.table.published else None, error.name)
+        took_s = self._clock.monotonic() - call.received_s
+        known = name if name in self.table.published else None
+        self.observed.refused(known, error.name, took_s)
         self._access.refused(call, error)
         call.fail(error)
 

@@ -23,7 +23,7 @@ def test_answers_are_counted_by_status_and_stage() -> None:
         observed.answered(PLAN, [10, 0, 5, 5, 0, 100, 1, 7])
     observed.computed(PLAN, 3, 3, [5, 5, 0, 100, 1])
     observed.ended(PLAN, "FORWARD_FAILED")
-    observed.refused(None, "MODEL_UNKNOWN")
+    observed.refused(None, "MODEL_UNKNOWN", 1e-4)
     metrics = observed.collect()
     assert series(metrics, "ai_request_total") == {
         ("tiny", "1", "ok"): 3,
