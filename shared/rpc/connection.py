@@ -12,8 +12,11 @@ from shared.wire.codec import DECODE_ERRORS, decode_envelope, whole_envelope
 from shared.wire.framing import Frame, Framer, HeldBytes
 
 turn_frames_max = 128
-"""Messages of one connection handled in a loop turn, at most 5 ms if each is refused; a chunk may
-hold 25,000."""
+"""Messages of chunks with several that are handled in one loop turn, at most 5 ms if each is
+refused; a chunk may hold 25,000. All connections together: with so many of each, 16 clients that
+send more than can be served would keep the answers of the runtimes from being read."""
+turn_frames_min = 8
+"""So many of a connection all the same, so that each gets on."""
 turn_bytes_min = 65_536
 """After a chunk of this size the connection waits for the next turn: libuv would read up to 32
 chunks of 256,000 bytes at once, 40 ms of scanning."""
@@ -33,6 +36,7 @@ class Flusher:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.dirty: list[Connection] = []
+        self._frames_left = turn_frames_max
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> "Flusher":
@@ -41,6 +45,19 @@ class Flusher:
         if cls._latest is None or cls._latest.loop is not loop:
             cls._latest = cls(loop)
         return cls._latest
+
+    def allow(self, frames: int) -> int:
+        """How many of so many messages (≥ 1) a connection may handle in this turn."""
+        left = self._frames_left
+        if left == turn_frames_max:
+            self.loop.call_soon(self._renew)
+        allowed = min(frames, max(turn_frames_min, left))
+        self._frames_left = max(0, left - allowed)
+        return allowed
+
+    def _renew(self) -> None:
+        """The next turn."""
+        self._frames_left = turn_frames_max
 
     def add(self, connection: "Connection") -> None:
         """Flush this connection soon."""
@@ -181,8 +198,9 @@ class Connection:
 
     def _handle(self, frames: list[Frame]) -> None:
         """The messages of a chunk, as many as one turn allows."""
-        if len(frames) > turn_frames_max:
-            frames, self._later = frames[:turn_frames_max], frames[turn_frames_max:]
+        if len(frames) > turn_frames_min:
+            allowed = self._flusher.allow(len(frames))
+            frames, self._later = frames[:allowed], frames[allowed:]
         self._in_chunk = True
         for frame in frames:
             try:

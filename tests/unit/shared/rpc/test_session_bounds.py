@@ -13,7 +13,7 @@ from contracts.limits import (
     stream_pause_bytes,
     write_buffer_bytes_max,
 )
-from shared.rpc.connection import SLOW_READER, turn_frames_max
+from shared.rpc.connection import SLOW_READER, turn_frames_max, turn_frames_min
 from shared.wire.walk import slice_work
 from tests.unit.shared.rpc.fakes import Held, Stage, request
 
@@ -138,6 +138,22 @@ def test_many_messages_of_a_chunk_share_the_loop_with_others() -> None:
     stage.loop.turn()
     assert [m[1] for m in transport.messages()] == [turn_frames_max * 2]
     assert not transport.is_paused
+
+
+def test_large_chunks_of_many_clients_share_one_turn() -> None:
+    """The second client of a turn gets turn_frames_min of its messages handled and the rest later:
+    a turn is bounded for all of them together."""
+    stage = Stage()
+    (first, one), (second, two) = stage.connect(), stage.connect()
+    chunk = b"".join(request(n, "ping") for n in range(turn_frames_max))
+    first.data_received(chunk)
+    second.data_received(chunk)
+    assert len(one.messages()) == turn_frames_max
+    assert len(two.messages()) == turn_frames_min
+    assert two.is_paused
+    stage.loop.turn()
+    assert len(two.messages()) == turn_frames_max - turn_frames_min
+    assert not two.is_paused
 
 
 def test_a_bomb_by_count_closes_the_connection_after_a_few_turns() -> None:
