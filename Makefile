@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 COMPILE := $(BIN)/python -m services.jobs.compile --if-needed
 DEMO ?= demo
 
-.PHONY: help demo test check compiled contracts clean serving kills restarts fuzz push ledger features mapping train rules split
+.PHONY: help demo test check compiled contracts clean serving bench-peers soak kills restarts fuzz push ledger features mapping train rules split shadow
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
@@ -42,6 +42,13 @@ contracts: $(STAMP) ## write schemas, golden frames and the SDK's table anew fro
 serving: compiled ## throughput and latency of the whole mesh
 	$(BIN)/python -m benchmarks.serving
 
+bench-peers: compiled ## the same models behind other servers: installs them, runs, draws docs/benchmarks.md anew
+	$(BIN)/python -m benchmarks.peers.install
+	$(BIN)/python -m benchmarks.peers.run
+
+soak: compiled ## 20 minutes of load: does any process grow
+	$(BIN)/python -m benchmarks.soak
+
 kills: compiled ## kill -9 of each service, 100 times at 1,000 requests a second; receipts are counted
 	$(BIN)/python -m benchmarks.kill_matrix --rate 1000 --kills 100 --out benchmarks/results/kill_matrix.json
 
@@ -65,6 +72,9 @@ mapping: $(STAMP) ## a second replica by mapped weights, beside unpickling them
 
 rules: compiled ## what routing rules cost a request
 	$(BIN)/python -m benchmarks.rules --result benchmarks/results/rules.json
+
+shadow: compiled ## what shadow traffic costs the answers: with copies and without, in turns
+	$(BIN)/python -m benchmarks.shadow --result benchmarks/results/shadow.json
 
 split: $(STAMP) ## what moves when shares change, over 1,000,000 keys
 	$(BIN)/python -m benchmarks.split --result benchmarks/results/split.json
