@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from array import array
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgpack
@@ -28,19 +29,25 @@ LAST_ANSWERS_S = 5.0
 REQUEST_HEAD = b"\x94\x00\xce"
 ANSWER_HEAD = b"\x94\x01\xce"
 ID_DIGITS = 16
-INPUTS = 64
+INPUTS = {"tiny": 64, "sleepy": 1}
+"""Columns of each model's `x`."""
 ERRORS_KEPT = 3
 
 
-class Template:
-    """An `infer` of `tiny` with one row, encoded once; msgid and id are written into a copy."""
+def row_of(seed: int, model: str = "tiny") -> bytes:
+    """The row that client `seed` sends, little-endian FP32."""
+    numbers, count = random.Random(seed), INPUTS[model]
+    return struct.pack(f"<{count}f", *(numbers.uniform(-1, 1) for _ in range(count)))
 
-    def __init__(self, seed: int) -> None:
-        numbers = random.Random(seed)
-        row = struct.pack(f"<{INPUTS}f", *(numbers.uniform(-1, 1) for _ in range(INPUTS)))
+
+class Template:
+    """An `infer` with one row, encoded once; msgid and id are written into a copy."""
+
+    def __init__(self, seed: int, model: str = "tiny") -> None:
         marker = "i" * ID_DIGITS
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1, INPUTS], "data": row}
-        body = {"model_name": "tiny", "id": marker, "inputs": [tensor]}
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, INPUTS[model]]}
+        tensor["data"] = row_of(seed, model)
+        body = {"model_name": model, "id": marker, "inputs": [tensor]}
         packed = msgpack.packb([0, 0, "infer", [body]])
         # msgpack writes msgid 0 as one byte; ours always takes five.
         self._before_id, self._after_id = packed[3:].split(marker.encode())
@@ -54,10 +61,12 @@ class Template:
 class Client(asyncio.Protocol):
     """One connection; `on_answer(client, msgid)` is called for each answer."""
 
-    def __init__(self, load: "Load", seed: int) -> None:
+    def __init__(
+        self, load: "Load", seed: int, model: str = "tiny", expected: bytes | None = None
+    ) -> None:
         self.load = load
-        self.template = Template(seed)
-        self.expected: bytes | None = None
+        self.template = Template(seed, model)
+        self.expected = expected
         self.answers = 0
         self._unpacker = msgpack.Unpacker(read_size=4096, max_buffer_size=2**26)
         self._fed = bytearray()
@@ -146,7 +155,7 @@ class Load:
         self.sent_s[self.next_msgid] = sent_s
         return self.next_msgid
 
-    def on_answer(self, client: Client, msgid: int) -> None:
+    def on_answer(self, client: Any, msgid: int) -> None:
         """Measure; a closed loop sends the next one."""
         now_s = time.monotonic()
         sent_s = self.sent_s.pop(msgid)
@@ -154,7 +163,13 @@ class Load:
             self.latencies_s.append(now_s - sent_s)
         self.answered(client)
 
-    def answered(self, client: Client) -> None:
+    def on_failure(self, client: Any, msgid: int, what: Any) -> None:
+        """An error came in the answer's place: counted, not measured."""
+        self.error(what)
+        self.sent_s.pop(msgid, None)
+        self.answered(client)
+
+    def answered(self, client: Any) -> None:
         """What follows an answer."""
         if not self.sent_s:
             self.all_answered.set()
@@ -174,36 +189,43 @@ class Load:
 class Closed(Load):
     """Each client has one request in flight."""
 
-    def answered(self, client: Client) -> None:
+    def answered(self, client: Any) -> None:
         """The next request of this client."""
         if not self.is_over:
             client.send(self.take(time.monotonic()))
 
 
-async def connect(load: Load, path: str, count: int) -> list[Client]:
-    """Open the connections, one after the other."""
-    loop = asyncio.get_running_loop()
-    clients = []
-    for seed in range(count):
-        _, client = await loop.create_unix_connection(lambda seed=seed: Client(load, seed), path)
-        clients.append(client)
-    return clients
+Dial = Callable[["Load", int], Awaitable[Any]]
+"""Opens the connection of client `seed`: something with `send(msgid)`."""
 
 
-async def closed(path: str, clients: int, seconds: float) -> Load:
+def dial_mesh(path: str) -> Dial:
+    """Connections to the mesh's socket."""
+
+    async def dial(load: "Load", seed: int) -> Client:
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_unix_connection(lambda: Client(load, seed), path)
+        return client
+
+    return dial
+
+
+async def closed(dial: Dial, clients: int, seconds: float) -> Load:
     """`clients` connections with one request in flight each."""
     load = Closed()
-    for client in await connect(load, path, clients):
+    for client in [await dial(load, seed) for seed in range(clients)]:
         load.answered(client)
     await asyncio.sleep(WARM_UP_S + seconds)
     load.is_over = True
     return load
 
 
-async def opened(path: str, rate: int, seconds: float) -> Load:
+async def opened(
+    dial: Dial, rate: int, seconds: float, connections: int = OPEN_CONNECTIONS
+) -> Load:
     """`rate` requests a second, each due at its own time whether or not others were answered."""
     load = Load()
-    clients = await connect(load, path, OPEN_CONNECTIONS)
+    clients = [await dial(load, seed) for seed in range(connections)]
     start_s, count = time.monotonic(), 0
     total = int((WARM_UP_S + seconds) * rate)
     while count < total:
@@ -221,7 +243,9 @@ def summary(load: Load, seconds: float) -> dict[str, Any]:
     ordered = sorted(load.latencies_s)
     usage = resource.getrusage(resource.RUSAGE_SELF)
 
-    def quantile_ms(share: float) -> float:
+    def quantile_ms(share: float) -> float | None:
+        if not ordered:
+            return None
         return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3, 3)
 
     return {
@@ -242,7 +266,7 @@ def main() -> None:
     """Run one load and print its summary."""
     path, kind, amount, seconds_text = sys.argv[1:5]
     seconds = float(seconds_text)
-    work = (closed if kind == "closed" else opened)(path, int(amount), seconds)
+    work = (closed if kind == "closed" else opened)(dial_mesh(path), int(amount), seconds)
     load = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(work)
     print(json.dumps(summary(load, seconds)))
 
