@@ -12,6 +12,7 @@ Invariant: while it is not closed, nothing but its probes reaches the version.
 """
 
 from collections import Counter, deque
+from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
@@ -30,42 +31,71 @@ class State(StrEnum):
     HALF_OPEN = "half-open"
 
 
+@dataclass(slots=True)
+class Ended:
+    """Requests that ended in the same way at about the same time; `tenant` where it is known."""
+
+    at_s: float
+    requests: int
+    is_failure: bool
+    tenant: str
+
+
 class Window:
-    """The latest requests of a version and how they ended, at most `requests_max` and no older
-    than `breaker_window_s`. Tenants are kept only while there are failures."""
+    """The latest requests of a version and how they ended, exactly `requests_max` if there were so
+    many, and none older than `breaker_window_s`. While none has failed only their number is kept:
+    that is the usual case, and costs an addition a batch."""
 
     def __init__(self, requests_max: int) -> None:
         self.requests_max = requests_max
         self.requests = 0
         self.failures = 0
-        self._entries: deque[tuple[float, int, bool, str]] = deque()
+        self._good_s = 0.0
+        self._entries: deque[Ended] = deque()
 
     def add(self, now_s: float, requests: int, *, is_failure: bool, tenant: str = "") -> None:
         """`requests` ended in the same way; the oldest leave that are too many or too old."""
-        entries = self._entries
-        entries.append((now_s, requests, is_failure, tenant))
+        if not self.failures:
+            if not is_failure:
+                self.requests = min(self.requests_max, self.requests + requests)
+                self._good_s = now_s
+                return
+            self._entries.clear()
+            if self.requests:
+                self._entries.append(Ended(self._good_s, self.requests, False, ""))
+        self._entries.append(Ended(now_s, requests, is_failure, tenant))
         self.requests += requests
         if is_failure:
             self.failures += requests
-        while len(entries) > 1:
-            at_s, oldest, has_failed, _ = entries[0]
-            is_spare = self.requests - oldest >= self.requests_max
-            if not is_spare and now_s - at_s <= breaker_window_s:
+        self._trim(now_s)
+        if not self.failures:
+            self._good_s = now_s
+
+    def _trim(self, now_s: float) -> None:
+        entries = self._entries
+        while entries:
+            oldest = entries[0]
+            spare = oldest.requests
+            if now_s - oldest.at_s <= breaker_window_s:
+                spare = min(spare, self.requests - self.requests_max)
+            if spare <= 0:
                 return
-            entries.popleft()
-            self.requests -= oldest
-            if has_failed:
-                self.failures -= oldest
+            oldest.requests -= spare
+            self.requests -= spare
+            if oldest.is_failure:
+                self.failures -= spare
+            if not oldest.requests:
+                entries.popleft()
 
     def others(self) -> tuple[int, int]:
         """Requests and failures of all known tenants but the one that failed most."""
         failures: Counter[str] = Counter()
         requests: Counter[str] = Counter()
-        for _, count, has_failed, tenant in self._entries:
-            if tenant:
-                requests[tenant] += count
-                if has_failed:
-                    failures[tenant] += count
+        for ended in self._entries:
+            if ended.tenant:
+                requests[ended.tenant] += ended.requests
+                if ended.is_failure:
+                    failures[ended.tenant] += ended.requests
         if not failures:
             return 0, 0
         worst = failures.most_common(1)[0][0]

@@ -72,6 +72,7 @@ class Breakers:
         self._observed = observed
         self._random = random
         self._watched: dict[Key, Watched] = {}
+        self._of_plan: dict[ModelPlan, Watched] = {}
         self._opened = 0
 
     def apply(self, policies: Iterable[Policy], deployed: Iterable[ModelPlan]) -> None:
@@ -94,6 +95,7 @@ class Breakers:
             watched.breaker.apply(spec)
             watched.plan, watched.slow_s = plan, slow_s
             self._watched[plan.key] = watched
+        self._of_plan = {row.plan: row for row in self._watched.values()}
         self.shut = {key: row for key, row in self.shut.items() if key in self._watched}
 
     # Requests that go.
@@ -139,7 +141,7 @@ class Breakers:
         """Works of one batch, none of them ended yet, and what they will be told. The errors among
         the answers come through `failed`."""
         first = works[0]
-        watched = self._watched.get(first.plan.key)
+        watched = self._of_plan.get(first.plan)
         if watched is None:
             return
         batch = first.parts[-1].batch
@@ -150,7 +152,10 @@ class Breakers:
             now_s = self._clock.monotonic()
         breaker = watched.breaker
         if breaker.state is State.CLOSED and not breaker.is_alert:
-            good = sum([type(answer) is InferenceResponse for answer in answers])
+            good = 0
+            for answer in answers:
+                if type(answer) is InferenceResponse:
+                    good += 1
             breaker.answered(now_s, good)
             return
         for work, answer in zip(works, answers, strict=True):

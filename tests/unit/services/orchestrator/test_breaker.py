@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.policies import BreakerSpec
-from services.orchestrator.breaker import Breaker, State, jitter_max
+from services.orchestrator.breaker import Breaker, State, Window, jitter_max
 from services.orchestrator.config import breaker_window_s, breaker_windows_of_min
 
 SPEC = BreakerSpec()
@@ -68,11 +68,35 @@ def test_the_error_rate_is_that_of_the_latest_requests() -> None:
     subject = breaker()
     subject.answered(0.0, 1_000_000)
     latest = SPEC.requests_min * breaker_windows_of_min
-    for _ in range(latest - 1):
+    for failures in range(1, latest // 2):
         subject.failed(0.0, "t", is_timeout=False)
-        subject.answered(0.0)
-        assert subject.window.requests <= 1_000_000 + latest
-    assert subject.state is State.OPEN
+        assert (subject.window.requests, subject.window.failures) == (latest, failures)
+        assert subject.state is State.CLOSED
+    subject.failed(0.0, "t", is_timeout=False)
+    assert subject.reason == "50 of the latest 100 requests failed"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.floats(0.0, 20.0)), max_size=60),
+    st.integers(1, 60),
+)
+@settings(deadline=None)
+def test_the_window_counts_exactly_the_latest_requests(
+    ends: list[tuple[int, bool, float]], requests_max: int
+) -> None:
+    """As a list of all of them would; good ones before the first failure count as the last."""
+    window = Window(requests_max)
+    known: list[tuple[float, bool]] = []
+    now_s = 0.0
+    for requests, is_failure, wait_s in ends:
+        now_s += wait_s
+        if not any(failed for _, failed in known):
+            known = [(now_s - (wait_s if is_failure else 0.0), False) for _ in known]
+        window.add(now_s, requests, is_failure=is_failure)
+        known = [*known, *[(now_s, is_failure)] * requests][-requests_max:]
+        known = [(at_s, failed) for at_s, failed in known if now_s - at_s <= breaker_window_s]
+        failures = sum(failed for _, failed in known)
+        assert (window.requests, window.failures) == (len(known), failures)
 
 
 def test_below_the_rate_it_stays_closed() -> None:
