@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 COMPILE := $(BIN)/python -m services.jobs.compile --if-needed
 DEMO ?= demo
 
-.PHONY: help demo test check compiled contracts clean serving bench-peers soak kills restarts fuzz push ledger features mapping train rules split shadow
+.PHONY: help demo test check compiled contracts clean serving batching overload bench-peers soak kills restarts fuzz push ledger features mapping train rules split shadow
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ bench-peers: compiled ## the same models behind other servers: installs them, ru
 
 soak: compiled ## 20 minutes of load: does any process grow
 	$(BIN)/python -m benchmarks.soak
+
+batching: compiled ## full batches against the ideal, on a model of known cost
+	$(BIN)/python -m benchmarks.batching --out benchmarks/results/batching.json
+
+overload: compiled ## three times the capacity for a minute; high risk beside bulk; a flooding tenant
+	$(BIN)/python -m benchmarks.overload --out benchmarks/results/overload.json
 
 kills: compiled ## kill -9 of each service, 100 times at 1,000 requests a second; receipts are counted
 	$(BIN)/python -m benchmarks.kill_matrix --rate 1000 --kills 100 --out benchmarks/results/kill_matrix.json
