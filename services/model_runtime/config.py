@@ -46,8 +46,15 @@ prime_s_max = 60.0
 leave_s = 0.02
 """A runtime that leaves over a hung forward gives its last answers this long to leave before."""
 isolated_rows_max = 4
-"""Bad rows that are looked for in one batch: the forwards that this takes bound what a failed
-batch may cost, so that a model that fails for every row does not compute for ever."""
+"""Bad rows that are looked for by halving a batch; with more it is cheaper to try each alone."""
+alone_rows_max = 64
+"""Rows that are then tried alone: with the halving this bounds what a failed batch may cost, so
+that a model that fails for every row does not compute for ever."""
+poisoned_batches = 3
+"""After so many batches in a row beyond the halving without a good row, only one bad row is looked
+for and none is tried alone, until a batch has a good one."""
+shown_numbers_max = 8
+"""Of an invalid output, in its error."""
 failed_requests_logged_max = 32
 """Requests of one failed batch that get a log record of their own."""
 

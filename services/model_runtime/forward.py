@@ -7,7 +7,11 @@ import numpy as np
 from contracts.errors import MeshError
 from contracts.execution import Execute
 from services.model_runtime.backends.base import Array, Backend
-from services.model_runtime.config import failed_requests_logged_max
+from services.model_runtime.config import (
+    alone_rows_max,
+    failed_requests_logged_max,
+    poisoned_batches,
+)
 from services.model_runtime.isolation import (
     Isolated,
     forwards_max,
@@ -26,12 +30,11 @@ class Forward:
     """The forward of one model version. One thread at a time uses it; any may read `begun`, the
     number of forwards that have.
 
-    `is_poisoned`: of the last batch that failed no row could be computed, so the next one that
-    fails is tried for one bad row only.
+    `poisoned` counts batches in a row that used up the halving's bound without a single good row.
     """
 
     def __init__(self, backend: Backend, postprocess: Postprocess) -> None:
-        self.is_poisoned = False
+        self.poisoned = 0
         self.begun = 0
         self._backend = backend
         self._postprocess = postprocess
@@ -80,9 +83,13 @@ class Forward:
         if live.size == total == 1:
             found = Isolated({int(live[0]): error})  # it failed alone already
         else:
-            limit = forwards_per_row_max if self.is_poisoned else forwards_max
-            found = isolate(live, error, attempt, limit(live.size))
-        self.is_poisoned = not merged and total > 1
+            is_poisoned = self.poisoned >= poisoned_batches
+            budget = (forwards_per_row_max if is_poisoned else forwards_max)(live.size)
+            found = isolate(live, error, attempt, budget, 0 if is_poisoned else alone_rows_max)
+            if merged:
+                self.poisoned = 0
+            elif found.forwards >= budget:
+                self.poisoned += 1
         _log_failures(batch, found, error)
         _without_frames(error)
         return merged or None, found

@@ -40,18 +40,21 @@ def forwards_per_row_max(rows: int) -> int:
 
 
 def forwards_max(rows: int) -> int:
-    """Forwards that a failed batch of so many rows costs at most: enough for `isolated_rows_max`
-    bad ones. What is undecided then fails as a whole."""
+    """Forwards that halving a failed batch of so many rows costs at most: enough for
+    `isolated_rows_max` bad ones."""
     return isolated_rows_max * forwards_per_row_max(rows)
 
 
-def isolate(rows: Array, error: MeshError, attempt: Attempt, budget: int) -> Isolated:
+def isolate(
+    rows: Array, error: MeshError, attempt: Attempt, budget: int, alone: int = 0
+) -> Isolated:
     """Compute the good ones of `rows`, of which a forward failed with `error`, in at most `budget`
-    forwards."""
+    forwards by halving. Of the rows that are undecided then the first `alone` are tried alone, the
+    others fail as a whole."""
     search = _Search(rows, error, attempt, budget)
     while search.suspects.size:
         if search.is_over:
-            search.give_up()
+            search.end(alone)
         elif search.suspects.size == 1:
             search.judge_last()
         else:
@@ -92,19 +95,28 @@ class _Search:
             self.found.failed[int(self.suspects[0])] = self._error
         self._take_untried()
 
-    def give_up(self) -> None:
-        """Whatever is undecided fails as a whole."""
-        undecided = np.concatenate([self.suspects, *self._untried])
+    def end(self, alone: int) -> None:
+        """Try so many of the undecided rows alone; the others fail as a whole."""
+        undecided = np.sort(np.concatenate([self.suspects, *self._untried]))
+        self.suspects, self._untried = undecided[:0], []
+        tried = 0
+        while tried < min(alone, undecided.size) and self._error.name not in _OVER:
+            row = undecided[tried : tried + 1]
+            if self._fails(row):
+                self.found.failed[int(row[0])] = self._error
+            tried += 1
+        if tried < undecided.size:
+            self._give_up(undecided[tried:])
+
+    def _give_up(self, undecided: Array) -> None:
         error = self._error
         if error.name not in _OVER:
             error = MeshError(
                 error.name,
                 f"{error.message}; undecided for {undecided.size} rows after"
-                f" {self.found.forwards} more forwards, {self._budget} are the limit",
+                f" {self.found.forwards} more forwards",
             )
         self.found.failed |= dict.fromkeys(undecided.tolist(), error)
-        self.suspects = undecided[:0]
-        self._untried = []
 
     @property
     def _is_of_size(self) -> bool:

@@ -17,6 +17,7 @@ from contracts.execution import Execute
 from contracts.inference import Prediction, Tensor
 from contracts.pack import Action, ModelContract
 from contracts.types import UNSET
+from services.model_runtime.config import shown_numbers_max
 from services.model_runtime.mapping import NUMPY_TYPES, Array
 from services.model_runtime.probabilities import are_probabilities, softmax
 
@@ -130,8 +131,7 @@ class Postprocess:
         return {
             row: MeshError(
                 "OUTPUT_INVALID",
-                f"{what} is {np.array2string(outputs[0][row].reshape(-1)[:8], precision=6)},"
-                f" {claim} are expected",
+                f"{what} is {_shown(outputs[0][row])}, {claim} are expected",
             )
             for row in np.flatnonzero(broken).tolist()
         }
@@ -192,6 +192,12 @@ class _Actions:
         scores = np.where(asked >= self._minima, self._ranks + 0.5 * asked, -1.0)
         chosen: Array = self._names[scores.argmax(axis=1)]
         return chosen
+
+
+def _shown(row: Array) -> str:
+    """The first numbers of a row. numpy's own `array2string` leaves cycles behind."""
+    numbers = row.reshape(-1)[:shown_numbers_max].tolist()
+    return f"[{' '.join(f'{number:.6g}' for number in numbers)}]"
 
 
 def _both(one: Array | None, other: Array | None) -> Array | None:

@@ -10,6 +10,8 @@ import pytest
 
 from contracts.errors import MeshError
 from contracts.execution import Execute
+from services.model_runtime.config import poisoned_batches
+from services.model_runtime.isolation import forwards_max, forwards_per_row_max
 from services.model_runtime.model import Outcome
 from shared.clock import ManualClock
 
@@ -223,7 +225,8 @@ def test_an_expired_row_is_not_tried_again(
 def test_a_poisoned_model_is_given_up_within_its_bound(
     make_model: Make, make_batch: Make, clock: ManualClock
 ) -> None:
-    """Every forward fails: four bad rows are looked for, then one a batch; a good batch ends it."""
+    """Every forward fails: four bad rows are looked for and the others tried alone; after three
+    such batches one is looked for; a batch with a good row ends that."""
     is_poisoned = [True]
 
     def compute(x: Any) -> Any:
@@ -232,15 +235,17 @@ def test_a_poisoned_model_is_given_up_within_its_bound(
         return raising_at(0.0)(x)
 
     model, backend = make_model(compute)
-    outcome = model.run(make_batch([1] * 32), clock.monotonic_us())
-    assert (len(outcome.errors), len(backend.forwards)) == (32, 1 + 24)
-    assert "undecided for 28 rows after 24 more forwards" in outcome.errors[31].message
+    for _ in range(poisoned_batches):
+        backend.forwards.clear()
+        outcome = model.run(make_batch([1] * 32), clock.monotonic_us())
+        assert (len(outcome.errors), len(backend.forwards)) == (32, 1 + forwards_max(32) + 28)
     backend.forwards.clear()
     outcome = model.run(make_batch([1] * 32), clock.monotonic_us())
-    assert (len(outcome.errors), len(backend.forwards)) == (32, 1 + 6)
+    assert (len(outcome.errors), len(backend.forwards)) == (32, 1 + forwards_per_row_max(32))
+    assert "undecided for 31 rows after 6 more forwards" in outcome.errors[31].message
     is_poisoned[0] = False
     model.run(make_batch([1] * 32), clock.monotonic_us())
-    assert not model._forward.is_poisoned
+    assert model._forward.poisoned == 0
 
 
 def test_isolation_ends_when_nobody_waits_any_more(
