@@ -140,6 +140,14 @@ class Breaker:
             self._probes_out = self._probes_answered = 0
         return self._probes_out + self._probes_answered < self._spec.probes
 
+    def restore(self, now_s: float, reopens_s: float, reason: str) -> None:
+        """Open, as another process left it; not for longer than one opens for."""
+        latest_s = now_s + self._spec.open_s * (1 + jitter_max)
+        self.state = State.OPEN
+        self.reason = reason
+        self.reopens_s = min(reopens_s, latest_s)
+        self._forget()
+
     def take_probe(self) -> None:
         """The request that `admits` let through goes as a probe."""
         assert self.state is State.HALF_OPEN, "only a half-open breaker probes"

@@ -3,13 +3,13 @@
 What counts against a version: its runtime failed or vanished, the answer broke its contract, or it
 kept the request longer than it should. What never counts: what the client did (bad input, a cancel
 before its deadline, a deadline that nobody could keep), what waited in the queue, what the fabric
-did. State is this process's: a new one starts closed and learns it again from as many failures as
-the policy names, each of which ends by its own deadline.
+did. What is out survives a restart (`breaker_file`); what led there is learnt again.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import NamedTuple
 
 from contracts.errors import MeshError
 from contracts.inference import InferenceResponse
@@ -37,6 +37,20 @@ _TIMEOUTS = frozenset({"DEADLINE_EXCEEDED", "CANCELLED"})
 """A client watches its deadline too, and its cancel may arrive before ours has passed."""
 _OF_THE_MODEL = frozenset({"FORWARD_FAILED", "OUTPUT_INVALID", "MEMORY_EXHAUSTED"})
 EVERY = "*"
+
+
+class Out(NamedTuple):
+    """A version that is out: its key, when it reopens (wall clock), and why it opened."""
+
+    name: str
+    version: str
+    digest: str
+    reopens_wall_s: float
+    reason: str
+
+
+def _nobody() -> None:
+    """Nobody hears of transitions."""
 
 
 class Watched:
@@ -68,6 +82,7 @@ class Breakers:
     def __init__(self, clock: Clock, observed: Observed, random: Random) -> None:
         self.shut: dict[Key, Watched] = {}
         self.fallbacks = 0
+        self.on_change: Callable[[], None] = _nobody
         self._clock = clock
         self._observed = observed
         self._random = random
@@ -205,8 +220,12 @@ class Breakers:
         now_s = self._clock.monotonic()
         if name == "CANCELLED" and now_s < work.deadline_s - early_cancel_s:
             return False
+        # However late a busy loop comes to look, the request gave the runtime no longer than this.
+        ends_s = min(now_s, work.deadline_s)
         batches = [part.batch for part in work.parts if part.where is Where.EXECUTE]
-        return any(batch is not None and watched.is_slow(now_s - batch.sent_s) for batch in batches)
+        return any(
+            batch is not None and watched.is_slow(ends_s - batch.sent_s) for batch in batches
+        )
 
     def _changed(self, watched: Watched, before: State) -> None:
         """Tell of a transition, if there was one."""
@@ -225,6 +244,27 @@ class Breakers:
             self._opened += 1
             log.warning("breaker_opened", **fields)
         self._observed.breaker(plan, state.value)
+        self.on_change()
+
+    # Over a restart.
+
+    def out(self) -> list[Out]:
+        """The versions that are out; one that is half-open may be tried at once."""
+        ahead_s = self._clock.wall() - self._clock.monotonic()
+        return [
+            Out(*key, row.breaker.reopens_s + ahead_s, row.breaker.reason)
+            for key, row in self.shut.items()
+        ]
+
+    def restore(self, found: Iterable[Out]) -> None:
+        """Open the breakers that another process left open; versions that are gone are ignored."""
+        now_s = self._clock.monotonic()
+        ahead_s = self._clock.wall() - now_s
+        for each in found:
+            watched = self._watched.get((each.name, each.version, each.digest))
+            if watched is not None and watched.breaker.state is State.CLOSED:
+                watched.breaker.restore(now_s, each.reopens_wall_s - ahead_s, each.reason)
+                self._changed(watched, State.CLOSED)
 
     # Seeing it.
 

@@ -11,6 +11,7 @@ from contracts.inference import Models
 from contracts.policies import PolicySet
 from contracts.service import Metric
 from contracts.types import Scalar
+from services.orchestrator.breaker_file import BreakerFile
 from services.orchestrator.catalogue import catalogue
 from services.orchestrator.config import young_objects_max
 from services.orchestrator.pipeline import Pipeline
@@ -59,6 +60,9 @@ class Orchestrator(Service):
         self._quotas = QuotaFile(
             environment.home / ".mortise" / "quotas.msgpack", self.pipeline.allowances
         )
+        self._breakers = BreakerFile(
+            environment.home / ".mortise" / "breakers.msgpack", self.pipeline.breakers
+        )
         self._follower = PolicyFollower(
             environment,
             check=self._check,
@@ -91,6 +95,7 @@ class Orchestrator(Service):
         over beside serving."""
         self._follower.promoted()
         self._quotas.read()
+        self._breakers.read()
         await self._files.prepare()
         self._spawn(self._quotas.run())
         self._spawn(self._tend_spool())

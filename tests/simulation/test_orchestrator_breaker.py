@@ -1,7 +1,9 @@
 """Versions that fail are taken out, their fallbacks answer, and they return."""
 
 import asyncio
+import shutil
 import struct
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +18,6 @@ from contracts.policies import (
     RouteSpec,
 )
 from services.orchestrator.breaker import State
-from services.orchestrator.service import Orchestrator
 from shared.rpc.client import RpcClient
 from shared.rpc.server import Call
 from tests.simulation.orchestrator_mesh import (
@@ -239,20 +240,34 @@ async def test_the_clients_own_faults_never_count() -> None:
         assert (await mesh.conserved())["breakers_out"] == 0
 
 
-async def test_after_a_restart_the_breaker_is_learnt_again_without_harm() -> None:
-    """A new orchestrator gives the version a fair chance: it fails as few requests as the policy
-    names, and then the fallback answers again."""
-    mesh = mesh_with_fallback(BreakerSpec(requests_min=4))
-    async with serving(mesh):
+async def test_after_a_restart_a_version_that_was_out_is_out(tmp_path: Path) -> None:
+    """The next orchestrator of the home asks it nothing until it reopens, then probes as usual."""
+    async with serving(mesh_with_fallback()) as mesh:
         break_model(mesh.runtime, "tiny")
         await refused(mesh, "FORWARD_FAILED", 4)
-        first: Orchestrator = mesh.service
-        second = type(first.pipeline.breakers)(
-            mesh.environment.clock, first.pipeline.observed, first.pipeline.breakers._random
-        )
-        plans = {plan for plans in first.pipeline.table.plans.values() for plan in plans.values()}
-        second.apply(mesh.policies, plans)
-        first.pipeline.breakers = second
+        file = mesh.home / ".mortise" / "breakers.msgpack"
+        kept = tmp_path / "breakers.msgpack"
+        shutil.copy(file, kept)
+    again = mesh_with_fallback()
+    (again.home / ".mortise").mkdir(exist_ok=True)
+    shutil.copy(kept, again.home / ".mortise" / "breakers.msgpack")
+    async with serving(again):
+        assert (await again.infer(1.0)).variant == "fallback"
+        assert models_of(again.runtime) == ["small"]
+        await asyncio.sleep(QUICK.open_s * 1.3)
+        assert (await again.infer(1.0)).variant == "default"
+        assert (await again.infer(1.0)).variant == "default"
+        assert (await again.statistics())["breakers_out"] == 0
+
+
+async def test_without_its_file_the_breaker_is_learnt_again_without_harm() -> None:
+    """As many failures as the policy names, and the fallback answers again; a file that nobody
+    can read is the same as none."""
+    mesh = mesh_with_fallback(BreakerSpec(requests_min=4))
+    (mesh.home / ".mortise").mkdir(exist_ok=True)
+    (mesh.home / ".mortise" / "breakers.msgpack").write_bytes(b"not this")
+    async with serving(mesh):
+        break_model(mesh.runtime, "tiny")
         await refused(mesh, "FORWARD_FAILED", 4)
         assert (await mesh.infer(1.0)).variant == "fallback"
 

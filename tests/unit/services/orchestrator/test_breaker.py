@@ -197,6 +197,16 @@ def test_late_verdicts_of_requests_from_before_change_nothing() -> None:
     assert (late.state, late.opened) == (State.OPEN, 1)
 
 
+def test_what_another_process_left_open_is_open_but_not_for_ever() -> None:
+    """A clock that was set back does not keep it open for longer than it opens for."""
+    subject = breaker()
+    subject.restore(100.0, 103.0, "why")
+    assert (subject.state, subject.reopens_s, subject.reason) == (State.OPEN, 103.0, "why")
+    subject.restore(100.0, 100_000.0, "why")
+    assert subject.reopens_s == 100.0 + SPEC.open_s * (1 + jitter_max)
+    assert subject.admits(subject.reopens_s)
+
+
 def test_when_to_ask_again() -> None:
     """What is left until it reopens; while probes are out, the time it would open for."""
     subject = opened()
