@@ -16,6 +16,8 @@ inline_s = 100e-6
 as much."""
 buffer_rows = 1_024
 """Rows of the preallocated input buffers; a larger batch gets memory of its own."""
+buffer_headroom = 1.2
+"""M7: predicted private memory is taken a fifth larger than its arithmetic says."""
 lane_rows_max = 64
 """Rows of the largest batch that is computed between fixed memory (`backends.base.Lane`): twice
 the batch that the orchestrator fills for a small model. Each row count keeps its views."""

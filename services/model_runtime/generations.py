@@ -31,7 +31,8 @@ class LoadTimes:
 
 @dataclass(slots=True, eq=False)
 class Generation(Generic[ModelT]):
-    """One version from one pack. `model` is there when it is ready."""
+    """One version from one pack. `model` is there when it is ready; `needed_bytes` is what it takes
+    of the memory budget, from before its load until it is closed or has failed."""
 
     name: str
     version: str
@@ -41,6 +42,7 @@ class Generation(Generic[ModelT]):
     reason: str = ""
     times: LoadTimes = field(default_factory=LoadTimes)
     references: int = 0
+    needed_bytes: int = 0
     unwanted_since_s: float | None = None
 
     @property
@@ -107,7 +109,7 @@ class Generations(Generic[ModelT]):
     def failed(self, generation: Generation[ModelT], reason: str) -> None:
         """The load failed; what served goes on."""
         assert generation.state == "loading", "a load fails once"
-        generation.state, generation.reason = "failed", reason
+        generation.state, generation.reason, generation.needed_bytes = "failed", reason, 0
 
     def serving(self, name: str, version: str) -> Generation[ModelT] | None:
         """The generation that serves this version now, for use within this turn of the loop."""
@@ -133,10 +135,26 @@ class Generations(Generic[ModelT]):
         """Forget what nobody names, uses or may still ask for; returns it, to be closed."""
         gone = [held for held in self._held if self._is_over(held, now_s)]
         for held in gone:
-            self._held.remove(held)
-            if self._serving.get(held.key) is held:
-                del self._serving[held.key]
+            self._forget(held)
         return [held for held in gone if held.model is not None]
+
+    def held(self) -> list[Generation[ModelT]]:
+        """Every version, in whatever state."""
+        return list(self._held)
+
+    def idle(self) -> list[Generation[ModelT]]:
+        """Ready versions that nobody names or uses, those first that were let go first."""
+        idle = [
+            held
+            for held in self._held
+            if held.state == "ready" and not held.references and held.unwanted_since_s is not None
+        ]
+        return sorted(idle, key=lambda held: held.unwanted_since_s or 0.0)
+
+    def evict(self, generation: Generation[ModelT]) -> None:
+        """Forget an idle version before its time; it is closed by the caller."""
+        assert not generation.references, "a version in use stays"
+        self._forget(generation)
 
     def rows(self) -> list[LoadedModel]:
         """Every version held, in the order of their first mention."""
@@ -149,6 +167,11 @@ class Generations(Generic[ModelT]):
     def weights_bytes(self) -> int:
         """Bytes of weights of every ready version."""
         return sum(held.times.bytes for held in self._held if held.state == "ready")
+
+    def _forget(self, held: Generation[ModelT]) -> None:
+        self._held.remove(held)
+        if self._serving.get(held.key) is held:
+            del self._serving[held.key]
 
     def _is_over(self, held: Generation[ModelT], now_s: float) -> bool:
         if held.unwanted_since_s is None or held.references or held.state == "loading":

@@ -10,6 +10,7 @@ from contracts.errors import MeshError
 from contracts.types import UNSET
 from services.model_runtime import memory
 from services.model_runtime.backends.torch_module import TorchModule
+from services.model_runtime.budget import needed_bytes
 from services.model_runtime.config import weights_share_max
 from services.model_runtime.generations import LoadTimes
 from services.model_runtime.mapping import map_tensors
@@ -29,6 +30,10 @@ class Loader:
     cache: VerifiedCache
     memory_mib_max: int
     clock: Clock
+
+    def predict(self, digest: str) -> int:
+        """Bytes that the pack's model will take of the budget. Raises MeshError PACK_INVALID."""
+        return needed_bytes(self.cache.verify(digest)[0])
 
     def load(self, name: str, digest: str, loaded_bytes: int) -> tuple[Model, LoadTimes]:
         """The model `name` from its pack; `loaded_bytes` of weights are loaded already.

@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from contracts.errors import MeshError
 from contracts.policies import PolicySet
+from services.model_runtime.budget import choose_evictions, used_bytes
 from services.model_runtime.config import linger_s
 from services.model_runtime.deployments import wanted_versions
 from services.model_runtime.generations import Generation, Generations, LoadTimes
@@ -26,6 +27,10 @@ log = logs.get("services.model_runtime")
 
 class Loads(Protocol):
     """What loads a pack (`loading.Loader`)."""
+
+    def predict(self, digest: str) -> int:
+        """See `Loader.predict`."""
+        ...
 
     def load(self, name: str, digest: str, loaded_bytes: int) -> tuple[Model, LoadTimes]:
         """See `Loader.load`."""
@@ -44,6 +49,7 @@ class Reconciler:
         clock: Clock,
         *,
         index: int,
+        budget_bytes: int,
         on_change: Callable[[LoadTimes], None],
     ) -> None:
         self.settled = asyncio.Event()
@@ -54,6 +60,7 @@ class Reconciler:
         self._is_loading = False
         self._clock = clock
         self._index = index
+        self._budget_bytes = budget_bytes
         self._on_change = on_change
         self._waiting: deque[Generation[Model]] = deque()
 
@@ -75,10 +82,13 @@ class Reconciler:
     def collect(self) -> None:
         """Close what nobody names, uses or may still ask for."""
         for generation in self._generations.collect(self._clock.monotonic()):
-            assert generation.model is not None, "only loaded ones are closed"
-            generation.model.close()
-            generation.model = None
-            log.info("model_closed", model_name=generation.name, model_version=generation.version)
+            self._close(generation, "nobody names it any more")
+
+    def _close(self, generation: Generation[Model], reason: str) -> None:
+        assert generation.model is not None, "only loaded ones are closed"
+        generation.model.close()
+        generation.model = None
+        self._record(generation).info("model_closed", reason=reason)
 
     def _load_next(self) -> None:
         """One at a time, so that each is admitted beside the weights of those before it."""
@@ -94,6 +104,27 @@ class Reconciler:
 
     def _load(self, generation: Generation[Model]) -> None:
         self._is_loading = True
+        self._loader_thread.submit(
+            lambda: self._loader.predict(generation.digest),
+            lambda result: self._predicted(generation, result),
+        )
+
+    def _predicted(self, generation: Generation[Model], result: int | Raised) -> None:
+        """Load it where it fits into the budget, without as many idle versions as it takes."""
+        if isinstance(result, Raised):
+            self._failed(generation, result.error)
+            return
+        self.collect()
+        free = self._budget_bytes - used_bytes(self._generations.held())
+        try:
+            evicted = choose_evictions(result, free, self._generations.idle())
+        except MeshError as error:
+            self._failed(generation, error)
+            return
+        for held in evicted:
+            self._generations.evict(held)
+            self._close(held, f"{generation.name} {generation.version} needs its memory")
+        generation.needed_bytes = result
         loaded_bytes = self._generations.weights_bytes()
         self._loader_thread.submit(
             lambda: self._loader.load(generation.name, generation.digest, loaded_bytes),

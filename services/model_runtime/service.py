@@ -17,6 +17,7 @@ from contracts.types import Scalar
 from services.model_runtime import memory
 from services.model_runtime.backends.torch_module import pin_numerics
 from services.model_runtime.batch import Batch, check_counts
+from services.model_runtime.budget import mib, used_bytes
 from services.model_runtime.config import (
     credits_batches,
     failed_requests_logged_max,
@@ -82,6 +83,7 @@ class ModelRuntime(Service):
             self._compute_thread,
             self._clock,
             index=self.environment.index,
+            budget_bytes=self.environment.config.memory_mib_max * mib,
             on_change=self._on_load_ended,
         )
         self._follower = PolicyFollower(
@@ -135,6 +137,7 @@ class ModelRuntime(Service):
         return {
             **self._counters.statistics(),
             "batches_pending": self._compute_thread.pending,
+            "budget_used_bytes": used_bytes(self._generations.held()),
             "models_ready": sum(row.state == "ready" for row in self._generations.rows()),
             **self._follower.statistics(),
         }

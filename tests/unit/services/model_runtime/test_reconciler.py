@@ -54,6 +54,10 @@ class FakeLoader:
         self.broken: set[str] = set()
         self.loads: list[tuple[str, int]] = []
 
+    def predict(self, digest: str) -> int:
+        """Ten bytes each."""
+        return 10
+
     def load(self, name: str, digest: str, loaded_bytes: int) -> tuple[Model, LoadTimes]:
         """Ten bytes each."""
         self.loads.append((name, loaded_bytes))
@@ -98,14 +102,20 @@ class Rig:
             self.compute,  # type: ignore[arg-type]
             clock,
             index=0,
+            budget_bytes=50,
             on_change=self.changes.append,
         )
 
     def load_one(self) -> None:
         """Load and prime the oldest."""
-        self.worker.run_one()
+        self.map_one()
         while self.compute.jobs:
             self.compute.run_one()
+
+    def map_one(self) -> None:
+        """Predict and load the oldest."""
+        self.worker.run_one()
+        self.worker.run_one()
 
     def states(self) -> dict[str, str]:
         """State by model name, of what is held."""
@@ -135,7 +145,7 @@ async def test_loads_run_one_after_another_beside_the_weights_before_them(rig: R
 async def test_a_version_serves_only_after_it_was_primed_where_it_computes(rig: Rig) -> None:
     """Loaded is not ready: one row goes through the compute thread first."""
     rig.reconciler.activate(policies(a="a"))
-    rig.worker.run_one()
+    rig.map_one()
     assert rig.states() == {"a": "loading"}
     rig.compute.run_one()
     assert rig.states() == {"a": "ready"}
@@ -150,7 +160,7 @@ async def test_a_version_that_cannot_be_primed_has_failed(rig: Rig) -> None:
         raise ValueError("no")
 
     rig.reconciler.activate(policies(a="a"))
-    rig.worker.run_one()
+    rig.map_one()
     rig.compute.jobs[0] = (broken, rig.compute.jobs[0][1])
     rig.compute.run_one()
     assert rig.states() == {"a": "failed"}
@@ -216,3 +226,38 @@ async def test_a_set_that_deploys_what_was_never_published_is_refused(rig: Rig) 
     assert rig.reconciler.check(good) is None
     assert rig.reconciler.check(bad) == "deployment a names version 1, never published"
     await asyncio.sleep(0)
+
+
+async def test_5_of_8_equal_models_each_load_evicts_one(rig: Rig) -> None:
+    """The budget holds five: of those that nobody deploys any more the one let go first goes, and
+    only it; the budget is never exceeded."""
+    used = []
+    for number, letter in enumerate("abcdefab"):
+        rig.clock.advance(0.1)
+        rig.reconciler.activate(policies(**{f"{letter}{number}": letter}))
+        rig.load_one()
+        used.append(sum(held.needed_bytes for held in rig.generations.held()))
+    assert used == [10, 20, 30, 40, 50, 50, 50, 50]
+    assert list(rig.states()) == ["d3", "e4", "f5", "a6", "b7"]
+    assert set(rig.states().values()) == {"ready"}
+
+
+async def test_what_does_not_fit_is_refused_with_what_it_needs_and_what_is_free(rig: Rig) -> None:
+    """Deployed versions and those in use are never evicted; what serves goes on."""
+    names = dict(zip("abcde", "abcde", strict=True))
+    rig.reconciler.activate(policies(**names))
+    for _ in names:
+        rig.load_one()
+    rig.reconciler.activate(policies(**names, f="f"))
+    rig.worker.run_one()
+    assert rig.states() == {**dict.fromkeys(names, "ready"), "f": "failed"}
+    assert "0.0 MiB are free" in rig.generations.rows()[-1].reason
+    assert len(rig.loader.loads) == 5
+    used = rig.generations.acquire("a", "1")
+    rig.reconciler.activate(policies(**{name: name for name in "bcdef"}))
+    rig.worker.run_one()
+    assert rig.states()["f"] == "failed"
+    rig.generations.release(used)
+    rig.reconciler.activate(policies(**{name: name for name in "bcdef"}))
+    rig.load_one()
+    assert rig.states() == dict.fromkeys("bcdef", "ready")
