@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 import resource
+import statistics
 import struct
 import sys
 import time
@@ -43,11 +44,13 @@ def row_of(seed: int, model: str = "tiny") -> bytes:
 class Template:
     """An `infer` with one row, encoded once; msgid and id are written into a copy."""
 
-    def __init__(self, seed: int, model: str = "tiny") -> None:
+    def __init__(self, seed: int, model: str = "tiny", *, name: str = "", tenant: str = "") -> None:
         marker = "i" * ID_DIGITS
         tensor = {"name": "x", "datatype": "FP32", "shape": [1, INPUTS[model]]}
         tensor["data"] = row_of(seed, model)
-        body = {"model_name": model, "id": marker, "inputs": [tensor]}
+        body = {"model_name": name or model, "id": marker, "inputs": [tensor]}
+        if tenant:
+            body["tenant_id"] = tenant
         packed = msgpack.packb([0, 0, "infer", [body]])
         # msgpack writes msgid 0 as one byte; ours always takes five.
         self._before_id, self._after_id = packed[3:].split(marker.encode())
@@ -135,6 +138,7 @@ class Load:
 
     def __init__(self) -> None:
         self.latencies_s = array("d")
+        self.due_s = array("d")
         self.errors = 0
         self.kept: list[Any] = []
         self.began_s = time.monotonic() + WARM_UP_S
@@ -161,6 +165,7 @@ class Load:
         sent_s = self.sent_s.pop(msgid)
         if sent_s >= self.began_s:
             self.latencies_s.append(now_s - sent_s)
+            self.due_s.append(sent_s)
         self.answered(client)
 
     def on_failure(self, client: Any, msgid: int, what: Any) -> None:
@@ -238,6 +243,16 @@ async def opened(
     return load
 
 
+def p99_sigma_ms(load: Load) -> float | None:
+    """The standard deviation of the p99 of one-second windows; None of fewer than two windows."""
+    windows: dict[int, list[float]] = {}
+    for due_s, latency_s in zip(load.due_s, load.latencies_s, strict=True):
+        windows.setdefault(int(due_s - load.began_s), []).append(latency_s)
+    whole = [sorted(found) for _, found in sorted(windows.items())]
+    tails = [found[min(len(found) - 1, int(len(found) * 0.99))] * 1e3 for found in whole]
+    return round(statistics.pstdev(tails), 3) if len(tails) > 1 else None
+
+
 def summary(load: Load, seconds: float) -> dict[str, Any]:
     """Throughput and quantiles."""
     ordered = sorted(load.latencies_s)
@@ -258,6 +273,7 @@ def summary(load: Load, seconds: float) -> dict[str, Any]:
         "p99_ms": quantile_ms(0.99),
         "p999_ms": quantile_ms(0.999),
         "max_ms": quantile_ms(1.0),
+        "p99_sigma_ms": p99_sigma_ms(load),
         "generator_cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
     }
 

@@ -66,7 +66,15 @@ def one_round(peer: Peer, seconds: float) -> dict[str, Found]:
 def median(rounds: list[Found]) -> Found:
     """The median of each figure; errors of all rounds together."""
     merged: Found = {}
-    for key in ("per_s", "p50_ms", "p90_ms", "p99_ms", "cpu_s_per_1000", "generator_cpu_s"):
+    for key in (
+        "per_s",
+        "p50_ms",
+        "p90_ms",
+        "p99_ms",
+        "p99_sigma_ms",
+        "cpu_s_per_1000",
+        "generator_cpu_s",
+    ):
         values = [found[key] for found in rounds if found.get(key) is not None]
         merged[key] = round(statistics.median(values), 4) if values else None
     merged["errors"] = sum(found["errors"] for found in rounds)
