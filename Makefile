@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 COMPILE := $(BIN)/python -m services.jobs.compile --if-needed
 DEMO ?= demo
 
-.PHONY: help demo test check compiled contracts clean serving batching overload bench-peers soak kills failing restarts fuzz push ledger features mapping train rules split shadow
+.PHONY: help demo test check compiled contracts clean serving batching overload bench-peers soak kills swaps failing restarts fuzz push ledger features mapping train rules split shadow
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench-peers: compiled ## the same models behind other servers: installs them, ru
 breadth: compiled ## what a request costs among 1,000 models, 10,000 tenants, 10,000 connections
 	$(BIN)/python -m benchmarks.breadth
 
+overhead: compiled ## what each stage of a request costs, beside its floor
+	$(BIN)/python -m benchmarks.overhead
+
 soak: compiled ## 20 minutes of load: does any process grow
 	$(BIN)/python -m benchmarks.soak
 
@@ -60,6 +63,9 @@ overload: compiled ## three times the capacity for a minute; high risk beside bu
 
 kills: compiled ## kill -9 of each service, 100 times at 1,000 requests a second; receipts are counted
 	$(BIN)/python -m benchmarks.kill_matrix --rate 1000 --kills 100 --out benchmarks/results/kill_matrix.json
+
+swaps: compiled ## 100 promotes and rollbacks at 1,000 requests a second: nothing fails, nothing is mixed
+	$(BIN)/python -m benchmarks.swaps --out benchmarks/results/swaps.json
 
 failing: compiled ## 10,000 requests that fail: memory, descriptors and threads stay flat
 	$(BIN)/python -m benchmarks.failing --out benchmarks/results/failing.json

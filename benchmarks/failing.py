@@ -3,8 +3,8 @@
 `python -m benchmarks.failing [--requests 10000] [--note TEXT] [--out FILE]` sends requests that
 fail in each way a row can (the forward raises; NaN comes out; both beside good rows) and twice as
 many good ones, which have to be answered, 32 at a time through a whole mesh. Before them a fifth as
-many warm it. Printed: private memory, descriptors and threads of runtime and orchestrator before, every
-tenth, and after. Exit code 1 when anything grew.
+many warm it. Printed: private memory, descriptors and threads of runtime and orchestrator before,
+every tenth, and after. Exit code 1 when anything grew.
 """
 
 import argparse

@@ -1,0 +1,247 @@
+"""Swapping a model under load: `promote` and `rollback` in turn, every answer from one version.
+
+`python -m benchmarks.swaps [--swaps 100] [--rate 1000] [--note TEXT] [--out FILE]` serves `tiny`
+and a second version of it with other weights, in an open loop from one client process. An answer
+counts when its version, its weights digest and its numbers belong together. Compared are the p99
+before the swaps and during them; printed is also how the runtime's private memory grows from swap
+to swap after the tenth. Exit code 1 when a request failed, an answer was mixed, or memory grew.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+
+from benchmarks.failing import shape
+from contracts.control import Promote, Publish, Rollback
+from contracts.errors import MeshError
+from contracts.inference import InferenceRequest, Tensor
+from mortise.throwaway import Mesh
+from services.jobs.bench_packs import tiny
+from services.jobs.machine import describe_machine
+from services.jobs.pack_writer import Draft, write_pack
+from shared.packs import read_manifest
+from shared.rpc.client import RpcClient
+from supervisor import run
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "bench"
+STEADY_S = 5.0
+PAUSE_S = 0.3
+"""Between two swaps."""
+WARM_SWAPS = 10
+SLOPE_KIB_MAX = 1_024.0
+RATIO_MAX = 1.3
+difference_max = 1e-4
+answers_s_max = 10.0
+_tick_s = 0.001
+_numbers = [number / 64 for number in range(64)]
+
+
+@dataclass
+class Answers:
+    """What came back; latencies in seconds from the intended send."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    versions: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+    mixed: int = 0
+    open: int = 0
+
+    def p99_ms(self, first: int = 0) -> float:
+        """Of the answers from `first` on."""
+        ordered = sorted(self.latencies_s[first:])
+        return round(ordered[int(0.99 * (len(ordered) - 1))] * 1e3, 2)
+
+
+def other_tiny() -> Draft:
+    """The same network with its weights turned around: other numbers for the same input."""
+    draft = tiny()
+    tensors = {name: np.ascontiguousarray(-array) for name, array in draft.tensors.items()}
+    return replace(draft, tensors=tensors)
+
+
+def expected(draft: Draft) -> list[float]:
+    """The network of a draft for the request that is sent, in double precision."""
+    weights = {name: array.astype(np.float64) for name, array in draft.tensors.items()}
+    x = np.array(_numbers, np.float32).astype(np.float64)
+    hidden = np.maximum(weights["layers.0.weight"] @ x + weights["layers.0.bias"], 0)
+    return list(weights["layers.1.weight"] @ hidden + weights["layers.1.bias"])
+
+
+class Load:
+    """An open loop of `rate` requests a second. `known`: weights digest and numbers by version."""
+
+    def __init__(
+        self, client: RpcClient, rate: float, known: dict[str, tuple[str, list[float]]]
+    ) -> None:
+        self.answers = Answers()
+        self.is_over = False
+        self._is_done = asyncio.Event()
+        self._client, self._rate, self._known = client, rate, known
+        data = memoryview(struct.pack("<64f", *_numbers))
+        x = Tensor(name="x", datatype="FP32", shape=[1, 64], data=data)
+        self._body = InferenceRequest(model_name="tiny", inputs=[x])
+
+    async def run(self) -> None:
+        """Until `is_over`, then until every answer is there."""
+        begun_s = time.monotonic()
+        while not self.is_over:
+            due = int((time.monotonic() - begun_s) * self._rate)
+            while self.answers.sent < due:
+                self._ask(begun_s + self.answers.sent / self._rate)
+            await asyncio.sleep(_tick_s)
+        self._is_done.clear()
+        if self.answers.open:
+            with contextlib.suppress(TimeoutError):  # what is open is counted below
+                await asyncio.wait_for(self._is_done.wait(), answers_s_max)
+        self.answers.failures["SILENT"] += self.answers.open
+
+    def _ask(self, due_s: float) -> None:
+        self.answers.sent += 1
+        self.answers.open += 1
+        self._client.call_nowait("infer", self._body, lambda *end: self._ended(due_s, *end))
+
+    def _ended(self, due_s: float, answer: Any, error: MeshError | None) -> None:
+        answers = self.answers
+        answers.open -= 1
+        if not answers.open:
+            self._is_done.set()
+        if error is not None:
+            answers.failures[error.name] += 1
+            return
+        answers.latencies_s.append(time.monotonic() - due_s)
+        answers.versions[answer.model_version] += 1
+        digest, numbers = self._known[answer.model_version]
+        given = struct.unpack("<2f", answer.outputs[0].data)
+        is_near = all(abs(a - b) < difference_max for a, b in zip(given, numbers, strict=True))
+        answers.mixed += answer.lineage.weights != digest or not is_near
+
+
+def runtime_kib(home: Path) -> int:
+    """Private memory of the runtime's active process."""
+    rows = run.status(home)["children"]
+    return shape(next(row["pid"] for row in rows if row["service"] == "model_runtime")).private_kib
+
+
+async def swap(control: RpcClient, number: int, version: str) -> None:
+    """There by `promote`, back by `rollback`."""
+    if number % 2:
+        await control.call("rollback", Rollback(model="tiny"), timeout_s=60.0)
+    else:
+        await control.call("promote", Promote(model="tiny", version=version), timeout_s=60.0)
+
+
+async def measure(mesh: Mesh, digest: str, swaps: int, rate: float) -> dict[str, Any]:
+    """The whole run; everything that is claimed."""
+    client = RpcClient(mesh.socket(), "orchestrator")
+    control = RpcClient(mesh.socket("control_plane"), "control_plane")
+    await client.connect(5.0)
+    await control.connect(5.0)
+    version = (await control.call("publish", Publish(digest=digest))).version
+    first = await client.call("models", {})
+    known = {
+        "1": (_weights(mesh, _digest_of(first, "1")), expected(tiny())),
+        version: (_weights(mesh, digest), expected(other_tiny())),
+    }
+    load = Load(client, rate, known)
+    work = asyncio.create_task(load.run())
+    await asyncio.sleep(STEADY_S)
+    steady_ms, before = load.answers.p99_ms(int(rate)), len(load.answers.latencies_s)
+    memory_kib, durations_ms = [], []
+    for number in range(swaps):
+        begun_s = time.monotonic()
+        await swap(control, number, version)
+        durations_ms.append(round((time.monotonic() - begun_s) * 1e3, 1))
+        await asyncio.sleep(PAUSE_S)
+        memory_kib.append(await asyncio.to_thread(runtime_kib, mesh.home))
+    swapping_ms = load.answers.p99_ms(before)
+    load.is_over = True
+    await work
+    await client.close()
+    await control.close()
+    return {
+        "swaps": swaps,
+        "rate_per_s": rate,
+        "sent": load.answers.sent,
+        "failures": {name: count for name, count in load.answers.failures.items() if count},
+        "mixed": load.answers.mixed,
+        "answers_by_version": dict(load.answers.versions),
+        "p99_ms_steady": steady_ms,
+        "p99_ms_swapping": swapping_ms,
+        "p99_ratio": round(swapping_ms / steady_ms, 2),
+        "swap_ms_median": sorted(durations_ms)[len(durations_ms) // 2],
+        "private_kib": memory_kib,
+        "private_kib_per_swap": slope(memory_kib[WARM_SWAPS:]),
+    }
+
+
+def slope(values: list[int]) -> float:
+    """Of a straight line through the values; 0 for fewer than two."""
+    if len(values) < 2:
+        return 0.0
+    return round(float(np.polyfit(np.arange(len(values)), values, 1)[0]), 1)
+
+
+def _digest_of(models: Any, version: str) -> str:
+    found: str = next(
+        row.digest for row in models.models if (row.name, row.version) == ("tiny", version)
+    )
+    return found
+
+
+def _weights(mesh: Mesh, digest: str) -> str:
+    return read_manifest(mesh.home / "models", digest).weights
+
+
+def run_swaps(swaps: int, rate: float) -> dict[str, Any]:
+    """On a mesh of its own."""
+    with tempfile.TemporaryDirectory(prefix="mob", dir="/tmp") as folder:
+        home = Path(folder) / "home"
+        shutil.copytree(EXAMPLE, home, ignore=shutil.ignore_patterns(".mortise"))
+        digest = write_pack(other_tiny(), home / "models")
+        with Mesh(home) as mesh, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(measure(mesh, digest, swaps, rate))
+
+
+def main() -> int:
+    """Run, print, save."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.swaps")
+    parser.add_argument("--swaps", type=int, default=100)
+    parser.add_argument("--rate", type=float, default=1_000.0)
+    parser.add_argument("--note", default="", help="kept with the figures")
+    parser.add_argument("--out", type=Path, default=None, help="write the result here too")
+    options = parser.parse_args()
+    load_before = round(os.getloadavg()[0], 1)
+    found = run_swaps(options.swaps, options.rate)
+    row = {
+        "what": "promote and rollback of `tiny` under an open loop",
+        "command": f"python -m benchmarks.swaps --swaps {options.swaps} --rate {options.rate:g}",
+        "goals": {"failed": 0, "p99_ratio": RATIO_MAX, "private_kib_per_swap": SLOPE_KIB_MAX},
+        **found,
+        "machine": describe_machine() | {"load_average_before": load_before},
+        "note": options.note,
+    }
+    text = json.dumps(row, indent=1, ensure_ascii=False)
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text + "\n")
+    is_kept = not found["failures"] and not found["mixed"]
+    return 0 if is_kept and found["private_kib_per_swap"] < SLOPE_KIB_MAX else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
