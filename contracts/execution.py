@@ -58,8 +58,13 @@ class Executed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Memory(Open, frozen=True, kw_only=True):
-    """Bytes that this runtime uses."""
+    """Bytes that this runtime uses. Of `budget_bytes` (`[runtime] memory_mib_max`) the versions
+    held were predicted to take `predicted_bytes` before each was loaded; `measured_bytes` is what
+    loading the ready ones took: mapped weights, and by how much private memory grew meanwhile."""
 
     rss_bytes: int
     weights_bytes: int
     private_bytes: int
+    budget_bytes: int = 0
+    predicted_bytes: int = 0
+    measured_bytes: int = 0

@@ -21,12 +21,14 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LoadTimes:
-    """What a load took, in microseconds, and the bytes of its weights."""
+    """What a load took, in microseconds; the bytes of its weights, and by how many private memory
+    grew meanwhile."""
 
     verify_us: int = 0
     map_us: int = 0
     warm_us: int = 0
     bytes: int = 0
+    private_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +169,11 @@ class Generations(Generic[ModelT]):
     def weights_bytes(self) -> int:
         """Bytes of weights of every ready version."""
         return sum(held.times.bytes for held in self._held if held.state == "ready")
+
+    def measured_bytes(self) -> int:
+        """What loading the ready versions took."""
+        ready = [held.times for held in self._held if held.state == "ready"]
+        return sum(times.bytes + times.private_bytes for times in ready)
 
     def _forget(self, held: Generation[ModelT]) -> None:
         self._held.remove(held)

@@ -41,6 +41,7 @@ class Loader:
         Raises MeshError PACK_INVALID or MEMORY_EXHAUSTED, and whatever the first forward raises.
         """
         started_us = self.clock.monotonic_us()
+        private_bytes = memory.used().private_bytes
         manifest, identities = self.cache.verify(digest)
         if manifest.contract.name != name:
             found = manifest.contract.name
@@ -60,6 +61,7 @@ class Loader:
             map_us=mapped_us - verified_us,
             warm_us=self.clock.monotonic_us() - mapped_us,
             bytes=weights_bytes,
+            private_bytes=max(0, memory.used().private_bytes - private_bytes),
         )
 
     def _admit(self, weights_bytes: int, loaded_bytes: int) -> None:

@@ -239,7 +239,12 @@ class ModelRuntime(Service):
         return LoadedModels(models=self._generations.rows(), credits=credits_batches)
 
     def _memory(self, call: Call) -> Memory:
-        return memory.used(self._generations.weights_bytes())
+        return memory.used(
+            self._generations.weights_bytes(),
+            budget_bytes=self.environment.config.memory_mib_max * mib,
+            predicted_bytes=used_bytes(self._generations.held()),
+            measured_bytes=self._generations.measured_bytes(),
+        )
 
     def _on_load_ended(self, times: LoadTimes) -> None:
         gc.collect()

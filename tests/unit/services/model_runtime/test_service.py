@@ -223,6 +223,9 @@ async def test_memory_and_metrics_tell_of_this_process(client: RpcClient, make_b
     await client.call("execute", make_batch([3], model="tiny", columns=64))
     memory = await client.call("memory", Empty())
     assert memory.weights_bytes == 8_584
+    assert memory.budget_bytes == 8_192 * 1024 * 1024
+    assert memory.weights_bytes < memory.predicted_bytes < memory.budget_bytes
+    assert memory.measured_bytes >= memory.weights_bytes
     families = {metric.name: metric for metric in (await client.call("metrics", Empty())).metrics}
     (series,) = families["ai_runtime_row_total"].series
     assert (series.labels, series.value) == (["tiny", "1", "ok"], 3)
