@@ -29,6 +29,7 @@ REMEDIES = {
     "CANCELLED": "send it again if it is still wanted",
     "UNAVAILABLE": "a process restarts; try again, or see which one: mortise status",
     "PERMISSION_DENIED": "give this uid the role in [access] of mortise.toml",
+    "RULE_REFUSED": "the rule that is named decides this; those in force: mortise policies",
     "POLICY_INVALID": "correct the policy that is named; those in force: mortise policies",
     "VERSION_CONFLICT": "someone else committed: look at mortise commits, then apply again",
     "PROOF_FAILED": "correct the contract property that is named",
