@@ -16,8 +16,8 @@ turn_frames_max = 128
 refused; a chunk may hold 25,000. All connections together: with so many of each, 16 clients that
 send more than can be served would keep the answers of the runtimes from being read."""
 turn_frames_min = 8
-"""So many of a connection all the same, so that each gets on. With 32 and 2 the turns themselves cost
-more than the refusals: goodput at three times the capacity fell from 0.80 to 0.28."""
+"""So many of a connection all the same, so that each gets on. With 32 and 2 the turns themselves
+cost more than the refusals: see docs/log.md."""
 turn_bytes_min = 65_536
 """After a chunk of this size the connection waits for the next turn: libuv would read up to 32
 chunks of 256,000 bytes at once, 40 ms of scanning."""
