@@ -1,10 +1,12 @@
 """Swapping a model under load: `promote` and `rollback` in turn, every answer from one version.
 
-`python -m benchmarks.swaps [--swaps 100] [--rate 1000] [--note TEXT] [--out FILE]` serves `tiny`
-and a second version of it with other weights, in an open loop from one client process. An answer
-counts when its version, its weights digest and its numbers belong together. Compared are the p99
-before the swaps and during them; printed is also how the runtime's private memory grows from swap
-to swap after the tenth. Exit code 1 when a request failed, an answer was mixed, or memory grew.
+`python -m benchmarks.swaps [--swaps 100] [--rate 1000] [--note TEXT] [--out FILE]` serves `tiny` in
+an open loop from one client process. Each `promote` is of a version with weights of its own, which
+is loaded and warmed for it; each `rollback` goes back to the first, and the other one is no longer
+deployed. An answer counts when its version, its weights digest and its numbers belong together.
+Compared are the p99 before the swaps and during them; printed is also how the runtime's private
+memory grows from swap to swap after the tenth. Exit code 1 when a request failed, an answer was
+mixed, or memory grew.
 """
 
 import argparse
@@ -26,9 +28,10 @@ import numpy as np
 import uvloop
 
 from benchmarks.failing import shape
-from contracts.control import Promote, Publish, Rollback
+from contracts.control import Apply, Promote, Publish, Rollback
 from contracts.errors import MeshError
 from contracts.inference import InferenceRequest, Tensor
+from contracts.policies import DeployedVersion, DeploymentPolicy, DeploymentSpec
 from mortise.throwaway import Mesh
 from services.jobs.bench_packs import tiny
 from services.jobs.machine import describe_machine
@@ -67,10 +70,14 @@ class Answers:
         return round(ordered[int(0.99 * (len(ordered) - 1))] * 1e3, 2)
 
 
-def other_tiny() -> Draft:
-    """The same network with its weights turned around: other numbers for the same input."""
+def other_tiny(number: int = 0) -> Draft:
+    """The same network with its last layer scaled: other numbers for the same input."""
     draft = tiny()
-    tensors = {name: np.ascontiguousarray(-array) for name, array in draft.tensors.items()}
+    scale = np.float32(-1 - number / 10)
+    tensors = {
+        name: array * scale if name.startswith("layers.1.") else array
+        for name, array in draft.tensors.items()
+    }
     return replace(draft, tensors=tensors)
 
 
@@ -137,26 +144,35 @@ def runtime_kib(home: Path) -> int:
     return shape(next(row["pid"] for row in rows if row["service"] == "model_runtime")).private_kib
 
 
-async def swap(control: RpcClient, number: int, version: str) -> None:
+async def swap(control: RpcClient, number: int, versions: list[str]) -> None:
     """There by `promote`, back by `rollback`."""
     if number % 2:
         await control.call("rollback", Rollback(model="tiny"), timeout_s=60.0)
     else:
-        await control.call("promote", Promote(model="tiny", version=version), timeout_s=60.0)
+        promote = Promote(model="tiny", version=versions[number // 2])
+        await control.call("promote", promote, timeout_s=60.0)
 
 
-async def measure(mesh: Mesh, digest: str, swaps: int, rate: float) -> dict[str, Any]:
+async def deploy_first(control: RpcClient) -> None:
+    """Nobody asks for the other versions any more."""
+    only = DeploymentPolicy(
+        name="tiny", spec=DeploymentSpec(versions=[DeployedVersion(version="1")])
+    )
+    await control.call("apply", Apply(policies=[only], author="operator", reason="swapped back"))
+
+
+async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> dict[str, Any]:
     """The whole run; everything that is claimed."""
     client = RpcClient(mesh.socket(), "orchestrator")
     control = RpcClient(mesh.socket("control_plane"), "control_plane")
     await client.connect(5.0)
     await control.connect(5.0)
-    version = (await control.call("publish", Publish(digest=digest))).version
-    first = await client.call("models", {})
-    known = {
-        "1": (_weights(mesh, _digest_of(first, "1")), expected(tiny())),
-        version: (_weights(mesh, digest), expected(other_tiny())),
-    }
+    first = _digest_of(await client.call("models", {}), "1")
+    known = {"1": (_weights(mesh, first), expected(tiny()))}
+    versions = []
+    for number, digest in enumerate(digests):
+        versions.append((await control.call("publish", Publish(digest=digest))).version)
+        known[versions[-1]] = (_weights(mesh, digest), expected(other_tiny(number)))
     load = Load(client, rate, known)
     work = asyncio.create_task(load.run())
     await asyncio.sleep(STEADY_S)
@@ -164,8 +180,10 @@ async def measure(mesh: Mesh, digest: str, swaps: int, rate: float) -> dict[str,
     memory_kib, durations_ms = [], []
     for number in range(swaps):
         begun_s = time.monotonic()
-        await swap(control, number, version)
+        await swap(control, number, versions)
         durations_ms.append(round((time.monotonic() - begun_s) * 1e3, 1))
+        if number % 2:
+            await deploy_first(control)
         await asyncio.sleep(PAUSE_S)
         memory_kib.append(await asyncio.to_thread(runtime_kib, mesh.home))
     swapping_ms = load.answers.p99_ms(before)
@@ -179,11 +197,13 @@ async def measure(mesh: Mesh, digest: str, swaps: int, rate: float) -> dict[str,
         "sent": load.answers.sent,
         "failures": {name: count for name, count in load.answers.failures.items() if count},
         "mixed": load.answers.mixed,
-        "answers_by_version": dict(load.answers.versions),
+        "answers_of_the_first": load.answers.versions["1"],
+        "versions_that_answered": len(load.answers.versions),
         "p99_ms_steady": steady_ms,
         "p99_ms_swapping": swapping_ms,
         "p99_ratio": round(swapping_ms / steady_ms, 2),
-        "swap_ms_median": sorted(durations_ms)[len(durations_ms) // 2],
+        "promote_ms_median": sorted(durations_ms[::2])[len(durations_ms[::2]) // 2],
+        "rollback_ms_median": sorted(durations_ms[1::2])[len(durations_ms[1::2]) // 2],
         "private_kib": memory_kib,
         "private_kib_per_swap": slope(memory_kib[WARM_SWAPS:]),
     }
@@ -212,9 +232,10 @@ def run_swaps(swaps: int, rate: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mob", dir="/tmp") as folder:
         home = Path(folder) / "home"
         shutil.copytree(EXAMPLE, home, ignore=shutil.ignore_patterns(".mortise"))
-        digest = write_pack(other_tiny(), home / "models")
+        count = (swaps + 1) // 2
+        digests = [write_pack(other_tiny(number), home / "models") for number in range(count)]
         with Mesh(home) as mesh, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(measure(mesh, digest, swaps, rate))
+            return runner.run(measure(mesh, digests, swaps, rate))
 
 
 def main() -> int:

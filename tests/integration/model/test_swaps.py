@@ -61,7 +61,7 @@ def test_swaps_under_load_fail_nothing_and_mix_nothing() -> None:
     """Every answer's version, weights digest and numbers belong together; memory stays."""
     found = run_swaps(SWAPS, RATE_PER_S)
     assert (found["failures"], found["mixed"]) == ({}, 0)
-    assert set(found["answers_by_version"]) == {"1", "2"}
+    assert found["versions_that_answered"] == 1 + SWAPS // 2
     assert found["private_kib_per_swap"] < SLOPE_KIB_MAX
 
 
