@@ -13,6 +13,7 @@ multiple of that of the plain load just before it, the median of three such pair
 import argparse
 import asyncio
 import json
+import math
 import resource
 import shutil
 import statistics
@@ -27,7 +28,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from benchmarks.generator import WARM_UP_S, Client, Load, Template, dial_mesh, summary
+from benchmarks.generator import Client, Load, Template, dial_mesh, summary
 from benchmarks.serving import EXAMPLE, ROOT, cpu_s, pids, supervisor
 from services.jobs.bench_packs import tiny
 from services.jobs.machine import describe_machine
@@ -38,38 +39,69 @@ GOAL_RATIO = 1.2
 FILES_MORE = 500
 MEASURED = ("orchestrator", "model_runtime")
 ROUNDS = 3
+WARM_IN_FLIGHT = 32
 SETTLE_STEP_S, QUIET, settle_s_max = 2.0, 0.1, 60.0
 """Settled: a process uses less than a tenth of a core."""
 load_extra_s_max = 60.0
 
 
 class InTurn(Load):
-    """One request in flight; every next one has the next template and the next connection."""
+    """One request in flight; every next one has the next template and the next connection.
 
-    def __init__(self, templates: list[Template]) -> None:
+    First each of them is used once, with more in flight: a first use is no request's usual cost.
+    """
+
+    def __init__(self, clients: int, templates: list[Template]) -> None:
         super().__init__()
         self.clients: list[Client] = []
+        self.is_warm = asyncio.Event()
+        self._warm_msgid = max(clients, len(templates))
+        self._in_flight = 0
         self._templates = templates
+
+    def start(self) -> None:
+        """Begin to use every client and template once."""
+        self._in_flight = WARM_IN_FLIGHT
+        for _ in range(WARM_IN_FLIGHT):
+            self._send()
 
     def answered(self, client: Any) -> None:
         """The next request of the next client."""
-        if not self.is_over:
-            msgid = self.take(time.monotonic())
-            chosen = self.clients[msgid % len(self.clients)]
-            chosen.template = self._templates[msgid % len(self._templates)]
-            chosen.send(msgid)
+        if self.is_over:
+            return
+        if self.next_msgid >= self._warm_msgid and self._in_flight > 1:
+            self._in_flight -= 1
+            return
+        if self._in_flight == 1 and not self.is_warm.is_set():
+            self.is_warm.set()
+        self._send()
+
+    def _send(self) -> None:
+        msgid = self.take(time.monotonic())
+        chosen = self.clients[msgid % len(self.clients)]
+        chosen.template = self._templates[msgid % len(self._templates)]
+        chosen.send(msgid)
 
 
-async def in_turn(path: str, connections: int, templates: list[Template], seconds: float) -> Load:
-    """The load over so many connections."""
-    load, dial = InTurn(templates), dial_mesh(path)
-    for _ in range(connections):
+async def in_turn(
+    given: argparse.Namespace, templates: list[Template], processes: dict[str, int]
+) -> dict[str, Any]:
+    """The load over so many connections, and what the processes used for a request meanwhile."""
+    load, dial = InTurn(given.connections, templates), dial_mesh(given.load)
+    for _ in range(given.connections):
         load.clients.append(await dial(load, 0))
-    load.began_s = time.monotonic() + WARM_UP_S
-    load.answered(None)
-    await asyncio.sleep(WARM_UP_S + seconds)
+    load.began_s = math.inf
+    load.start()
+    async with asyncio.timeout(load_extra_s_max):
+        await load.is_warm.wait()
+    load.began_s, first = time.monotonic(), load.next_msgid
+    before = {name: cpu_s(pid) for name, pid in processes.items()}
+    await asyncio.sleep(given.seconds)
+    requests = max(1, load.next_msgid - first)
+    used = {name: cpu_s(pid) - before[name] for name, pid in processes.items()}
     load.is_over = True
-    return load
+    cost = {name: round(spent_s * 1e6 / requests, 1) for name, spent_s in used.items()}
+    return {**summary(load, given.seconds), "cpu_us_per_request": cost}
 
 
 def generate(given: argparse.Namespace) -> None:
@@ -82,9 +114,8 @@ def generate(given: argparse.Namespace) -> None:
         Template(0, name=names[number % len(names)], tenant=f"t{number % given.tenants}")
         for number in range(count)
     ]
-    work = in_turn(given.load, given.connections, templates, given.seconds)
-    load = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(work)
-    print(json.dumps(summary(load, given.seconds)))
+    work = in_turn(given, templates, json.loads(given.processes))
+    print(json.dumps(asyncio.Runner(loop_factory=uvloop.new_event_loop).run(work)))
 
 
 def model_name(number: int) -> str:
@@ -112,33 +143,21 @@ def make_home(home: Path, models: int) -> None:
 
 def ask(home: Path, seconds: float, **widths: int) -> dict[str, Any]:
     """One load, and the processor time of orchestrator and runtime per request."""
-    before = used_s(home)
     words = [f"--{name}={width}" for name, width in widths.items()]
     path = str(home / ".mortise/run/orchestrator.sock")
+    measured = {name: pid for name, pid in pids(home).items() if name in MEASURED}
+    words += [f"--seconds={seconds}", f"--processes={json.dumps(measured)}"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks.breadth",
-            "--load",
-            path,
-            *words,
-            f"--seconds={seconds}",
-        ],
+        [sys.executable, "-m", "benchmarks.breadth", "--load", path, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=seconds + load_extra_s_max,
+        timeout=seconds + 2 * load_extra_s_max,
         check=False,
     )
     if done.returncode:
         raise SystemExit(done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
-    requests = found["answers"] * (seconds + WARM_UP_S) / seconds
-    found["cpu_us_per_request"] = {
-        name: round((now_s - before[name]) * 1e6 / requests, 1)
-        for name, now_s in used_s(home).items()
-    }
     return found
 
 
@@ -205,6 +224,7 @@ def main() -> int:
     parser.add_argument("--note", default="")
     parser.add_argument("--no-save", action="store_true")
     parser.add_argument("--load", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--processes", default="{}", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.load:
         generate(given)
