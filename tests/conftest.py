@@ -4,8 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from shared import compiled
+
+settings.register_profile("untimed", deadline=None)  # a busy machine fails no unit test
+settings.load_profile("untimed")
 
 if os.environ.get("MORTISE_TEST_COMPILED"):
     assert compiled.install(Path(__file__).parents[1]), "no current build: make compiled"
