@@ -4,9 +4,9 @@
 an open loop from one client process. Each `promote` is of a version with weights of its own, which
 is loaded and warmed for it; each `rollback` goes back to the first, and the other one is no longer
 deployed. An answer counts when its version, its weights digest and its numbers belong together.
-Compared are the p99 before the swaps and during them; printed is also how the runtime's private
-memory grows from swap to swap after the tenth. Exit code 1 when a request failed, an answer was
-mixed, or memory grew.
+Compared are the p99 of swaps and of the pauses between them; printed is also how the runtime's
+private memory grows from swap to swap after the tenth. Exit code 1 when a request failed, an answer
+was mixed, or memory grew.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,11 @@ from supervisor import run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "bench"
 STEADY_S = 5.0
-PAUSE_S = 0.3
-"""Between two swaps."""
+AFTER_S = 0.1
+"""Of a swap: what its end still costs."""
+PAUSE_S = 0.4
+"""Between two swaps: the machine is shared and its speed changes, so the steady state that a swap
+is compared with is the one beside it."""
 WARM_SWAPS = 10
 SLOPE_KIB_MAX = 1_024.0
 RATIO_MAX = 1.3
@@ -64,9 +68,11 @@ class Answers:
     mixed: int = 0
     open: int = 0
 
-    def p99_ms(self, first: int = 0) -> float:
-        """Of the answers from `first` on."""
-        ordered = sorted(self.latencies_s[first:])
+    def p99_ms(self, spans: Sequence[tuple[int, int]]) -> float:
+        """Of the answers from and to these numbers."""
+        ordered = sorted(
+            latency_s for first, end in spans for latency_s in self.latencies_s[first:end]
+        )
         return round(ordered[int(0.99 * (len(ordered) - 1))] * 1e3, 2)
 
 
@@ -176,17 +182,23 @@ async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> di
     load = Load(client, rate, known)
     work = asyncio.create_task(load.run())
     await asyncio.sleep(STEADY_S)
-    steady_ms, before = load.answers.p99_ms(int(rate)), len(load.answers.latencies_s)
-    memory_kib, durations_ms = [], []
+    latencies_s = load.answers.latencies_s
+    memory_kib: list[int] = []
+    durations_ms: list[float] = []
+    swapping: list[tuple[int, int]] = []
+    steady: list[tuple[int, int]] = []
     for number in range(swaps):
-        begun_s = time.monotonic()
+        begun_s, first = time.monotonic(), len(latencies_s)
         await swap(control, number, versions)
         durations_ms.append(round((time.monotonic() - begun_s) * 1e3, 1))
         if number % 2:
             await deploy_first(control)
+        await asyncio.sleep(AFTER_S)
+        swapping.append((first, len(latencies_s)))
         await asyncio.sleep(PAUSE_S)
+        steady.append((swapping[-1][1], len(latencies_s)))
         memory_kib.append(await asyncio.to_thread(runtime_kib, mesh.home))
-    swapping_ms = load.answers.p99_ms(before)
+    steady_ms, swapping_ms = (load.answers.p99_ms(spans) for spans in (steady, swapping))
     load.is_over = True
     await work
     await client.close()
