@@ -188,13 +188,13 @@ async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> di
     swapping: list[tuple[int, int]] = []
     steady: list[tuple[int, int]] = []
     for number in range(swaps):
-        begun_s, first = time.monotonic(), len(latencies_s)
+        begun_s, began = time.monotonic(), len(latencies_s)
         await swap(control, number, versions)
         durations_ms.append(round((time.monotonic() - begun_s) * 1e3, 1))
         if number % 2:
             await deploy_first(control)
         await asyncio.sleep(AFTER_S)
-        swapping.append((first, len(latencies_s)))
+        swapping.append((began, len(latencies_s)))
         await asyncio.sleep(PAUSE_S)
         steady.append((swapping[-1][1], len(latencies_s)))
         memory_kib.append(await asyncio.to_thread(runtime_kib, mesh.home))
