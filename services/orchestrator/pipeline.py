@@ -285,7 +285,7 @@ class Pipeline:
             "infer_refused": tally.refused,
             "infer_failed": tally.failed,
             "infer_cancelled": tally.cancelled,
-            "infer_in_flight": self.works.count,
+            "infer_in_flight": self.works.count + len(self._arrived),
             "queue_rows": dispatcher.queue.rows,
             "batches": dispatcher.batches,
             "parts_retried": dispatcher.retried,
