@@ -236,7 +236,7 @@ def test_deadlines_that_were_promised_are_kept(seed: int) -> None:
 def test_rows_before_a_request_grow_with_what_waits_and_never_exceed_it(
     first: int, second: int, third: int, tenants: int
 ) -> None:
-    """At least its own tenant's rows, at most everything that waits and as much of its class again."""
+    """At least its own tenant's rows, at most all that waits and as much of its class again."""
     classes = waiting(first, second, third)
     for index, mine in enumerate(classes):
         others = [each for each in classes if each is not mine]
