@@ -48,8 +48,9 @@ class OrchestratorTable(Strict, frozen=True, kw_only=True):
 
 
 class RuntimeTable(Strict, frozen=True, kw_only=True):
-    """`[runtime]`. `threads` and `replicas_max` are 0 in the file for "as many as fit" and are
-    always resolved (≥ 1) in what a process gets. `trusted_code` holds pack digests."""
+    """`[runtime]`. 0 in the file stands for as many `threads` as fit, and for a `replicas_max`
+    of `replicas`; both are always resolved (≥ 1) in what a process gets. `trusted_code` holds
+    pack digests."""
 
     backend: Literal["torch"] = "torch"
     replicas: Annotated[int, Meta(ge=1, le=replicas_limit)] = 1
@@ -125,6 +126,12 @@ def parse(text: bytes) -> Config:
         config = msgspec.toml.decode(text, type=Config)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HomeError(f"{CONFIG_NAME}: {error}{_known_keys(str(error))}") from error
+    runtime = config.runtime
+    if 0 < runtime.replicas_max < runtime.replicas:
+        raise HomeError(
+            f"{CONFIG_NAME}: runtime.replicas is {runtime.replicas}, runtime.replicas_max is"
+            f" {runtime.replicas_max}: lower the one, raise the other, or leave replicas_max out"
+        )
     for name, source in config.sources.items():
         path = Path(source.path)
         if path.is_absolute() or ".." in path.parts:

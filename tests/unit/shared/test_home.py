@@ -66,6 +66,10 @@ def test_every_key_of_the_file_is_read() -> None:
         (b"home_version = 1\n[orchestrator]\nconections_max = 5", "`conections_max`"),
         (b"home_version = 1\n[orchestrator]\nconnections_max = 0", "connections_max"),
         (b"home_version = 1\n[runtime]\nreplicas = 'two'", "runtime.replicas"),
+        (
+            b"home_version = 1\n[runtime]\nreplicas = 9\nreplicas_max = 2",
+            "runtime.replicas is 9, runtime.replicas_max is 2",
+        ),
         (b"home_version = 1\n[access.bob]\nroles = []", "access"),
         (b"home_version = 1\n[access.1]\nroles = ['king']", "king"),
         (b"home_version = 1\n[sources.a]\nkind = 'parquet'\npath = '/etc/x'", "relative"),
@@ -90,6 +94,13 @@ def test_placement_leaves_a_core_free(cores: int, replicas: int, threads: int) -
     assert config.runtime.threads == threads
     assert config.runtime.replicas_max == replicas
     assert threads == 1 or threads * replicas <= cores - 1
+
+
+@pytest.mark.parametrize("runtime", [b"replicas = 2\nreplicas_max = 2", b"replicas = 9"])
+def test_replicas_up_to_their_maximum_are_accepted(runtime: bytes) -> None:
+    """At the maximum, and without one, which then is `replicas`."""
+    config = parse(b"home_version = 1\n[runtime]\n" + runtime).placed(2)
+    assert config.runtime.replicas == config.runtime.replicas_max
 
 
 def test_each_service_gets_its_own_table() -> None:
