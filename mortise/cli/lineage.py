@@ -13,6 +13,8 @@ from mortise.result import Record
 
 _DRAWN = ("combination", "timing_us", "hops")
 """Fields of a trace that have a table of their own."""
+_MEMBERS = {"data": "data + feature_code", "model": "model (whole pack)"}
+"""Members of a version that join more than a lineage's field of that name."""
 
 
 def trace(trace_id: str, /, *, options: Options = DEFAULTS) -> None:
@@ -53,7 +55,11 @@ def snapshot(
         return
     print_line(f"policy {answer.policy_version} at {answer.at}")
     for name, version in answer.versions.items():
-        print_table((name, ""), version.items())
+        rows = [(_MEMBERS.get(member, member), digest) for member, digest in version.items()]
+        combination = answer.combinations.get(name)
+        if combination is not None:
+            rows.insert(0, ("snapshot", combination.lineage.snapshot))
+        print_table((name, ""), rows)
 
 
 def _only_version(answer: Record) -> str:

@@ -362,6 +362,25 @@ def test_the_trace_of_a_refused_request_has_no_combination(
     assert "tenant_id" in capsys.readouterr().out
 
 
+def test_snapshot_names_the_digest_that_answers_carry(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line `snapshot` is the lineage's; `data` cannot be taken for the lineage's own."""
+    answer = sample(METHODS["control_plane"]["snapshot"].response)
+    (name,) = answer["versions"]
+    combination = next(iter(answer["combinations"].values()))
+    combination["lineage"]["snapshot"] = "sha256:" + "5" * 64
+
+    def behaviour(number: int, frame: list[Any]) -> Iterable[Step]:
+        yield reply(frame, answer | {"combinations": {name: combination}})
+
+    with FakeServer(behaviour, service="control_plane") as server:
+        assert run(["snapshot", "--home", str(server.home)]) == 0
+    shown = [line.rpartition(" ") for line in capsys.readouterr().out.splitlines()]
+    found = {label.strip(): digest for label, _, digest in shown}
+    assert found["snapshot"] == combination["lineage"]["snapshot"]
+    assert found["data + feature_code"] == answer["versions"][name]["data"]
+    assert "data" not in found
+
+
 def test_snapshot_writes_the_version_file(tmp_path: Path) -> None:
     """`.ai-version` is JSON with exactly data, model, infra and policy."""
     file = tmp_path / ".ai-version"
