@@ -3,6 +3,7 @@
 import heapq
 import json
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,13 +12,16 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from mortise.cli.failures import CommandError
+from mortise.cli.failures import CommandError, UsageError
 from mortise.cli.options import DEFAULTS, Options
-from mortise.cli.output import json_text, print_line
+from mortise.cli.output import json_text, print_line, printable
+from mortise.generated import METHODS
 
 LINES_DEFAULT = 200
 POLL_S = 0.2
 """Between two looks at the files while following."""
+KNOWN = (*METHODS, "supervisor")
+"""Who writes records."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 Level = Literal["debug", "info", "warning", "error", "critical"]
 Keeps = Callable[[dict[str, Any]], bool]
@@ -37,6 +41,8 @@ def logs(
 ) -> None:
     """Show the log records of all processes, oldest first."""
     folder = options.path / ".mortise/log"
+    if service is not None and service not in KNOWN:
+        raise UsageError(f"no process {service!r}; there are {', '.join(KNOWN)}")
     wanted = keeps(trace, service, level)
     try:
         if not os.path.isdir(folder):
@@ -45,8 +51,11 @@ def logs(
             raise CommandError("HOME_INVALID", f"no logs at {folder}", "mortise start --detach")
         places = {path: path.stat().st_size for path in _files(folder)}
         records = filter(wanted, merged(folder))
-        for record in sorted(deque(records, maxlen=max(0, lines)), key=_instant):
+        newest = sorted(deque(records, maxlen=max(0, lines)), key=_instant)
+        for record in newest:
             _show(record, options)
+        if trace is not None and not newest and lines > 0 and not follow:
+            print(printable(_nothing_of(trace, service, level)), file=sys.stderr)
         while follow:
             for record in sorted(filter(wanted, _appended(folder, places)), key=_instant):
                 _show(record, options)
@@ -96,6 +105,16 @@ def readable(record: dict[str, Any]) -> str:
     who = record.get("instance") or record.get("logger", "")
     level, event = record.get("level", ""), record.get("event", "")
     return f"{record.get('at', '')} {level:<7} {who} {event} {rest}".rstrip()
+
+
+def _nothing_of(trace: str, service: str | None, level: Level) -> str:
+    """Why a trace may have no record: a success is recorded once in so many."""
+    among = "" if service is None else f" of {service}"
+    among += "" if level == "debug" else f" from level {level} on"
+    return (
+        f"no record{among} has the trace id {trace}; successful answers are sampled"
+        " (1 in access_sample_of, 1,000): mortise trace has all of them"
+    )
 
 
 def _show(record: dict[str, Any], options: Options) -> None:

@@ -11,6 +11,7 @@ import pytest
 from contracts.methods import METHODS
 from contracts.samples import sample
 from mortise.cli.app import COMMANDS, run
+from services.orchestrator.config import access_sample_of
 from tests.unit.mortise.fake_server import FakeServer, Step, item, refuse, reply
 
 ROOT = Path(__file__).parents[4]
@@ -438,3 +439,29 @@ def test_logs_are_merged_in_the_order_of_time(
     assert run(["logs", "--trace", TRACE, "--lines", "2", "--home", str(tmp_path)]) == 0
     shown = [line.split()[3] for line in capsys.readouterr().out.splitlines()]
     assert shown == ["e1", "e2"]
+
+
+def test_logs_of_nobody_are_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unknown service is told the valid names; an empty log of a known one is no error."""
+    (tmp_path / ".mortise/log").mkdir(parents=True)
+    assert run(["logs", "--service", "superviser", "--home", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    for name in (*METHODS, "supervisor", "'superviser'"):
+        assert name in error
+    for name in (*METHODS, "supervisor"):
+        assert run(["logs", "--service", name, "--home", str(tmp_path)]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_logs_of_an_unrecorded_trace_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error, with the sampling that is in force; standard output stays empty."""
+    (tmp_path / ".mortise/log").mkdir(parents=True)
+    assert run(["logs", "--trace", TRACE, "--home", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"no record has the trace id {TRACE}" in captured.err
+    assert f"1 in access_sample_of, {access_sample_of:,}" in captured.err

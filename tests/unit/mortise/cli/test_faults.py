@@ -246,7 +246,8 @@ def log_home(tmp_path: Path) -> Iterator[Path]:
     """A home with three records of two services."""
     folder = tmp_path / ".mortise/log"
     folder.mkdir(parents=True)
-    for service, level, number in (("a", "info", 1), ("b", "error", 2), ("a", "error", 3)):
+    one, other = "orchestrator", "control_plane"
+    for service, level, number in ((one, "info", 1), (other, "error", 2), (one, "error", 3)):
         record = {"at": f"2026-01-01T00:00:0{number}", "level": level, "service": service}
         more = {"instance": "x", "event": f"e{number}", "trace_id": "-", "one": {"k": None}}
         with (folder / f"{service}.0.jsonl").open("a") as file:
@@ -257,7 +258,7 @@ def log_home(tmp_path: Path) -> Iterator[Path]:
 
 def test_logs_of_one_service_and_level(log_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both filters hold at once; maps are JSON, and an id that is not there is not shown."""
-    line = ["logs", "--service", "a", "--level", "warning", "--home", str(log_home)]
+    line = ["logs", "--service", "orchestrator", "--level", "warning", "--home", str(log_home)]
     assert run(line) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown == ['2026-01-01T00:00:03 error   x e3 one={"k": null}']
