@@ -10,6 +10,8 @@ from mortise.cli.arguments import STANDARD_INPUT, check_value, read_json
 from mortise.cli.failures import UsageError
 from mortise.cli.options import DEFAULTS, Options, author_name
 from mortise.cli.output import json_text, print_json, print_line, print_table
+from mortise.cli.policy_faults import in_words_of_file
+from mortise.errors import MortiseError
 from mortise.result import Record
 
 
@@ -52,7 +54,11 @@ def apply(
     if expected_version is not None:
         body["expected_version"] = expected_version
     with options.client("control_plane") as client:
-        answer = client.call("apply", body)
+        try:
+            answer = client.call("apply", body)
+        except MortiseError as error:
+            error.message = in_words_of_file(error.message, body["policies"])
+            raise
     if options.json:
         print_json(answer)
         return
