@@ -33,7 +33,7 @@ check: $(STAMP) ## format, lint, types, import rules, architecture, contract and
 	$(BIN)/pytest -n 2 tests/architecture tests/contracts tests/unit
 
 test: check compiled ## everything: real processes, real sockets, real kills
-	$(BIN)/pytest tests --ignore tests/architecture --ignore tests/contracts --ignore tests/unit
+	$(BIN)/pytest -n 3 --dist loadfile tests --ignore tests/architecture --ignore tests/contracts --ignore tests/unit
 
 contracts: $(STAMP) ## write schemas, golden frames and the SDK's table anew from contracts/
 	$(BIN)/python -m contracts.generate
