@@ -1,7 +1,8 @@
 """`start`, `stop`, `status`: what the command line calls.
 
-Each blocks, prints nothing by itself but `start` (stdout) and returns an exit code or a value;
-HomeError says why a home cannot be used. `doctor` is in `supervisor/doctor.py`.
+Each blocks, prints nothing by itself but `start` (stdout; why it failed: stderr) and returns an
+exit code or a value; HomeError says why a home cannot be used. `doctor` is in
+`supervisor/doctor.py`.
 """
 
 import os
@@ -18,7 +19,7 @@ from supervisor import control
 from supervisor.control import Command
 from supervisor.doctor import Finding, doctor
 from supervisor.serve import say_stdout, serve
-from supervisor.sockets import holder, is_held, left_run_dir
+from supervisor.sockets import AlreadyRunning, holder, is_held, left_run_dir
 from supervisor.spec import drain_s
 from supervisor.status import MeshStatus
 from supervisor.tree import tree
@@ -65,7 +66,9 @@ def start(home: Path, detach: bool = False) -> int:
     """
     place = Home(home)
     if detach:
-        place.config()
+        for folder in (place.run_dir, place.state_dir):
+            if is_held(folder):
+                raise AlreadyRunning(folder, place.path)
         return _start_detached(place)
     return serve(place, say=say_stdout, on_ready=_tell_launcher)
 
@@ -143,7 +146,8 @@ def _signal_holder(run_dir: Path) -> None:
 
 
 def _start_detached(home: Home) -> int:
-    """Start a supervisor in a session of its own, relay its lines, return when it is ready."""
+    """Start a supervisor in a session of its own, relay its lines, return when it is ready. Until
+    then it has our standard error."""
     lines, lines_end = os.pipe()
     ready, ready_end = os.pipe()
     target = 3
@@ -160,7 +164,6 @@ def _start_detached(home: Home) -> int:
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_DUP2, lines_end, 1),
-            (os.POSIX_SPAWN_DUP2, lines_end, 2),
             (os.POSIX_SPAWN_DUP2, ready_end, target),
         ],
         setsid=True,

@@ -44,9 +44,9 @@ def serve(
 ) -> int:
     """Run the mesh of a home until it is told to stop; the exit code.
 
-    `say` gets each line for people, `on_ready` is called once when the mesh can answer. Raises
-    HomeError when the home cannot be used; AlreadyRunning names who uses it. `make_spec` and
-    `python_path` let tests run children of their own.
+    `say` gets each line for people, standard error why a start failed; `on_ready` is called once
+    when the mesh can answer. Raises HomeError when the home cannot be used; AlreadyRunning names
+    who uses it. `make_spec` and `python_path` let tests run children of their own.
     """
     check_tree()
     config = home.config().placed(len(os.sched_getaffinity(0)))
@@ -59,7 +59,7 @@ def serve(
     try:
         # Both, because `run_dir` may be moved between two starts of one home.
         for folder in dict.fromkeys((home.run_dir, home.state_dir)):
-            locks.append(RunLock.take(folder))
+            locks.append(RunLock.take(folder, home.path))
         leave_run_dir(home.state_dir, home.run_dir)
         names = [(child.service, child.index) for child in spec.children]
         names += [
@@ -144,7 +144,7 @@ async def _supervise(
             return 0
         if reason is not None:
             log.error("start_failed", trace_id=trace_id, reason=reason)
-            announcer.failed(mesh, home, reason)
+            Announcer(say_stderr).failed(mesh, home, reason)
             return 1
         announcer.ready(mesh, home, SYSTEM.monotonic() - mesh.started_s)
         on_ready()
@@ -218,3 +218,8 @@ def _missing(mesh: Mesh) -> str:
 def say_stdout(line: str) -> None:
     """Print at once."""
     print(line, flush=True, file=sys.stdout)
+
+
+def say_stderr(line: str) -> None:
+    """Print at once, where errors are read."""
+    print(line, flush=True, file=sys.stderr)

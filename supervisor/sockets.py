@@ -5,6 +5,7 @@ systemd may bind the sockets instead (LISTEN_FDS); those are used as they are an
 
 import fcntl
 import os
+import shlex
 import socket
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ _FIRST_PASSED = 3
 
 
 class AlreadyRunning(HomeError):
-    """Another supervisor holds this run directory."""
+    """Another supervisor holds this run directory; the message has the line that stops it."""
 
-    def __init__(self, run_dir: Path, pid: str) -> None:
+    def __init__(self, run_dir: Path, home: Path) -> None:
+        pid = holder(run_dir)
         who = f"pid {pid}" if pid else "another supervisor"
-        super().__init__(f"already running: {who} serves {run_dir}; stop it with: mortise stop")
+        line = f"mortise stop --home {shlex.quote(str(home))}"
+        super().__init__(f"already running: {who} serves {run_dir}; stop it with: {line}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,8 @@ class RunLock:
     descriptor: int
 
     @classmethod
-    def take(cls, run_dir: Path) -> "RunLock":
-        """Lock the directory and leave our pid in it. Raises AlreadyRunning, HomeError."""
+    def take(cls, run_dir: Path, home: Path) -> "RunLock":
+        """Lock a directory of the home, leave our pid in it. Raises AlreadyRunning, HomeError."""
         try:
             descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -48,7 +51,7 @@ class RunLock:
             (run_dir / PID_NAME).write_text(f"{os.getpid()}\n")
         except BlockingIOError as error:
             os.close(descriptor)
-            raise AlreadyRunning(run_dir, holder(run_dir)) from error
+            raise AlreadyRunning(run_dir, home) from error
         except OSError as error:
             os.close(descriptor)
             raise HomeError(f"cannot write {run_dir}: {error.strerror}") from error

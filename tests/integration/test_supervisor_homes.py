@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from supervisor import run
 from tests.integration.toys.harness import ROOT, ToyMesh
 
 
-def start(home: Path) -> subprocess.CompletedProcess[str]:
+def start(home: Path, *form: str) -> subprocess.CompletedProcess[str]:
     """`python -m supervisor start` on a home that should be refused."""
     return subprocess.run(
-        [sys.executable, "-m", "supervisor", "start", "--home", home],
+        [sys.executable, "-m", "supervisor", "start", *form, "--home", home],
         cwd=ROOT, capture_output=True, text=True, timeout=20, check=False,
     )  # fmt: skip
 
@@ -35,6 +36,20 @@ def test_a_broken_file_is_refused_without_a_traceback(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert refused.stderr.startswith("mortise.toml: ")
     assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("form", [[], ["--detach"]], ids=["foreground", "detached"])
+def test_why_a_start_failed_is_on_standard_error(form: list[str]) -> None:
+    """A file that a service refuses: exit 1, the reason apart from the lines of progress."""
+    with tempfile.TemporaryDirectory(prefix="mo", dir="/tmp") as name:
+        home = Path(name)
+        (home / "mortise.toml").write_text("home_version = 1\n")
+        (home / "policies.toml").write_text("x = 1\n")
+        refused = start(home, *form)
+        assert refused.returncode == 1
+        assert "cannot start" not in refused.stdout
+        assert refused.stderr.startswith("cannot start: control_plane 0 does not start: refused:")
+        assert "correct that and start again" in refused.stderr
 
 
 def test_doctor_speaks_to_a_pipeline(tmp_path: Path) -> None:

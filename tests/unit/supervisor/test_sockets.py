@@ -22,6 +22,8 @@ from supervisor.sockets import (
     passed_sockets,
 )
 
+HOME = Path("/a home")
+
 
 @pytest.fixture
 def run_dir() -> Iterator[Path]:
@@ -31,29 +33,30 @@ def run_dir() -> Iterator[Path]:
 
 
 def test_one_supervisor_holds_a_run_directory(run_dir: Path) -> None:
-    """The second is refused with the pid of the first; after the release it may."""
-    lock = RunLock.take(run_dir)
+    """The second is refused with the pid of the first and the line that stops it; after the
+    release it may."""
+    lock = RunLock.take(run_dir, HOME)
     assert is_held(run_dir)
-    with pytest.raises(AlreadyRunning, match=f"pid {os.getpid()}"):
-        RunLock.take(run_dir)
+    with pytest.raises(AlreadyRunning, match=f"pid {os.getpid()} .*stop --home '/a home'$"):
+        RunLock.take(run_dir, HOME)
     lock.release()
     assert not is_held(run_dir)
     assert holder(run_dir) == ""
-    RunLock.take(run_dir).release()
+    RunLock.take(run_dir, HOME).release()
 
 
 def test_a_pid_left_behind_holds_nothing(run_dir: Path) -> None:
     """After a kill -9 the file is there but nobody holds the directory."""
     (run_dir / PID_NAME).write_text("1\n")
     assert not is_held(run_dir)
-    RunLock.take(run_dir).release()
+    RunLock.take(run_dir, HOME).release()
 
 
 def test_a_missing_run_directory_is_named(run_dir: Path) -> None:
     """No folder, no lock."""
     assert not is_held(run_dir / "x")
     with pytest.raises(HomeError, match="No such file"):
-        RunLock.take(run_dir / "x")
+        RunLock.take(run_dir / "x", HOME)
 
 
 def test_a_stale_socket_is_replaced(run_dir: Path) -> None:
@@ -127,7 +130,7 @@ def test_a_typo_does_not_hide_a_running_mesh(run_dir: Path) -> None:
     """Whoever holds the home left where its sockets are; nobody holds it: nothing is believed."""
     state_dir = run_dir / ".mortise"
     (state_dir / "run").mkdir(parents=True)
-    lock = RunLock.take(state_dir)
+    lock = RunLock.take(state_dir, HOME)
     assert left_run_dir(state_dir) is None, "it has not said so yet"
     for place in (state_dir / "run", Path("/run/elsewhere")):
         leave_run_dir(state_dir, place)
