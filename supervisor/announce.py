@@ -6,7 +6,7 @@ from contracts.service import Health
 from shared import logs
 from shared.home import Home
 from shared.inheritance import log_path
-from supervisor.hint import line_to_try
+from supervisor.hint import line_to_look, line_to_try, lines_to_repair
 from supervisor.instance import Instance
 from supervisor.mesh import EDGE, Mesh
 from supervisor.slot import Slot
@@ -50,17 +50,29 @@ class Announcer:
         else:
             log.info("child_ready", child=slot.spec.label, pid=instance.pid)
 
-    def ready(self, mesh: Mesh, home: Home, seconds: float) -> None:
-        """The mesh is up; the last line of a start."""
+    def ready(
+        self, mesh: Mesh, home: Home, seconds: float, shortfalls: list[str], *, serves: bool
+    ) -> None:
+        """The mesh is up, whole or with shortfalls; `serves`: some model can be asked. The last
+        lines of a start."""
         for slot in mesh.slots:
             if slot.active is not None and slot.active.identity not in self._said:
                 self._say_steps(slot.spec.label, slot.active, slot.active.answered_s)
         self._is_starting = False
-        self._say(f"{'mesh':<16} {'ready' if mesh.is_ready else 'live'} in {seconds:.2f} s")
+        if shortfalls:
+            self._say(f"{'mesh':<16} degraded in {seconds:.2f} s: {'; '.join(shortfalls)}")
+            if not serves:
+                self._say(
+                    "  nothing can be asked: every model that is loaded needs what is missing"
+                )
+            for line in lines_to_repair(home.path):
+                self._say(f"  {line}")
+        else:
+            self._say(f"{'mesh':<16} {'ready' if mesh.is_ready else 'live'} in {seconds:.2f} s")
         if not mesh.is_ready:
             self._say("no policy yet: publish a model, then promote it")
         self._say(f"socket: {home.socket_path(EDGE)}")
-        self._say(f"try: {line_to_try(home.path)}")
+        self._say(f"try: {line_to_try(home.path) if serves else line_to_look(home.path)}")
 
     def failed(self, mesh: Mesh, home: Home, reason: str) -> None:
         """Why the mesh cannot be ready, with the last words of whoever failed."""

@@ -1,4 +1,6 @@
-"""The line to try after a start: made from a request that the home carries, else from nothing."""
+"""The lines to type after a start. The one to try is made from a request that the home carries,
+else from nothing.
+"""
 
 import shlex
 from pathlib import Path
@@ -18,7 +20,22 @@ def line_to_try(home: Path) -> str:
         if form:
             path = shlex.quote(f"@{file}")
             return f"mortise infer {shlex.quote(file.stem)} --{form} {path} --home {place}"
-    return f"mortise status --home {place}"
+    return line_to_look(home)
+
+
+def line_to_look(home: Path) -> str:
+    """The command that says how the mesh is."""
+    return f"mortise status --home {shlex.quote(str(home))}"
+
+
+def lines_to_repair(home: Path) -> list[str]:
+    """What to do about a mesh that began with less than its files ask for."""
+    place = shlex.quote(str(home))
+    return [
+        "correct the file of what that names ([sources]: mortise.toml, read at start only), then:",
+        f"mortise stop --home {place}",
+        f"mortise start --detach --home {place}",
+    ]
 
 
 def _form(file: Path) -> str:

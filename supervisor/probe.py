@@ -6,6 +6,7 @@ Any answer, also a refusal, shows that the service's loop and listener work.
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from contracts.errors import MeshError
 from contracts.service import Health, Metrics
@@ -46,14 +47,18 @@ class Probe:
 
     async def metrics(self) -> Metrics | None:
         """What the service counted; None when it does not answer in time."""
+        answer = await self.ask("metrics")
+        assert answer is None or isinstance(answer, Metrics), "the contract's response"
+        return answer
+
+    async def ask(self, method: str) -> Any:
+        """The answer of a method that takes an empty body; None when there is none in time."""
         try:
-            answer = await self._client.call(
-                "metrics", Empty(), timeout_s=self._patience.probe_timeout_s
+            return await self._client.call(
+                method, Empty(), timeout_s=self._patience.probe_timeout_s
             )
         except MeshError:
             return None
-        assert isinstance(answer, Metrics), "the contract's response"
-        return answer
 
     async def close(self) -> None:
         """Stop probing."""

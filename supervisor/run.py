@@ -30,7 +30,8 @@ __all__ = [
 ]  # fmt: skip
 
 READY_VARIABLE = "MORTISE_READY"
-"""The descriptor on which a detached supervisor says that the mesh is ready."""
+"""The descriptor on which a detached supervisor says that the mesh is up, by one of two marks."""
+_SERVES, _SERVES_NOTHING = b"1", b"0"
 EXIT_FAILED = 1
 EXIT_DOWN = 3
 stop_s_max = drain_s + 8.0
@@ -62,7 +63,8 @@ def start(home: Path, detach: bool = False) -> int:
     """Run the mesh of a home; the exit code.
 
     In the foreground it returns when the mesh has stopped; detached as soon as the mesh is ready
-    (0), or could not become ready. Prints each process as it comes up.
+    (0), runs but has no model that can be asked (1), or could not become ready. Prints each
+    process as it comes up.
     """
     place = Home(home)
     if detach:
@@ -173,14 +175,14 @@ def _start_detached(home: Home) -> int:
     while chunk := os.read(lines, _relay_bytes):
         sys.stdout.write(chunk.decode(errors="replace"))
         sys.stdout.flush()
-    if os.read(ready, 1):
-        return 0
+    if mark := os.read(ready, 1):
+        return 0 if mark == _SERVES else EXIT_FAILED
     _, wait_status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(wait_status) or EXIT_FAILED
 
 
-def _tell_launcher() -> None:
-    """Ready: let a launcher that waits for us go, and keep nothing of its terminal."""
+def _tell_launcher(serves: bool) -> None:
+    """Up: let a launcher that waits for us go, and keep nothing of its terminal."""
     number = os.environ.pop(READY_VARIABLE, None)
     if number is None:
         return
@@ -189,5 +191,5 @@ def _tell_launcher() -> None:
     for descriptor in (1, 2):
         os.dup2(nothing, descriptor)
     os.close(nothing)
-    os.write(int(number), b"1")
+    os.write(int(number), _SERVES if serves else _SERVES_NOTHING)
     os.close(int(number))

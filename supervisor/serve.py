@@ -23,6 +23,7 @@ from supervisor.jemalloc import find_jemalloc
 from supervisor.launcher import Surroundings
 from supervisor.mesh import EDGE, Mesh
 from supervisor.scrape import Scrape
+from supervisor.shortfall import serves_something, shortfalls
 from supervisor.sockets import Listeners, RunLock, bind, leave_run_dir, passed_sockets
 from supervisor.spec import MeshSpec, mesh_of
 from supervisor.tree import check_tree, tree
@@ -32,20 +33,22 @@ TITLE = "mortise-supervisor"
 settle_s_max = 10.0
 """A mesh that can answer, but serves less, may become whole within this before a start ends."""
 MakeSpec = Callable[[Config], MeshSpec]
+OnReady = Callable[[bool], None]
+"""Gets whether some model can be asked."""
 
 
 def serve(
     home: Home,
     *,
     say: Say,
-    on_ready: Callable[[], None] = lambda: None,
+    on_ready: OnReady = lambda serves: None,
     make_spec: MakeSpec = mesh_of,
     python_path: str | None = None,
 ) -> int:
     """Run the mesh of a home until it is told to stop; the exit code.
 
     `say` gets each line for people, standard error why a start failed; `on_ready` is called once
-    when the mesh can answer. Raises HomeError when the home cannot be used; AlreadyRunning names
+    when the mesh is up. Raises HomeError when the home cannot be used; AlreadyRunning names
     who uses it. `make_spec` and `python_path` let tests run children of their own.
     """
     check_tree()
@@ -82,7 +85,7 @@ def _run(
     spec: MeshSpec,
     listeners: Listeners,
     say: Say,
-    on_ready: Callable[[], None],
+    on_ready: OnReady,
     python_path: str,
 ) -> int:
     harden()
@@ -119,7 +122,7 @@ async def _supervise(
     surroundings: Surroundings,
     listeners: Listeners,
     say: Say,
-    on_ready: Callable[[], None],
+    on_ready: OnReady,
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -146,8 +149,11 @@ async def _supervise(
             log.error("start_failed", trace_id=trace_id, reason=reason)
             Announcer(say_stderr).failed(mesh, home, reason)
             return 1
-        announcer.ready(mesh, home, SYSTEM.monotonic() - mesh.started_s)
-        on_ready()
+        lacking = shortfalls(mesh)
+        serves = not lacking or await serves_something(mesh, home.models_dir)
+        seconds = SYSTEM.monotonic() - mesh.started_s
+        announcer.ready(mesh, home, seconds, lacking, serves=serves)
+        on_ready(serves)
         await stop.wait()
         return 0
     finally:
@@ -183,18 +189,12 @@ async def _wait_ready(mesh: Mesh, stop: asyncio.Event) -> str | None:
             return f"the template does not start: {mesh.template.last_ending}"
         if mesh.is_live and (mesh.is_ready or _has_no_policy(mesh)):
             settled_s = min(settled_s, SYSTEM.monotonic() + settle_s_max)
-            if _is_whole(mesh) or SYSTEM.monotonic() > settled_s:
+            if not shortfalls(mesh) or SYSTEM.monotonic() > settled_s:
                 return None
         if SYSTEM.monotonic() > ends_s:
             return f"not ready within {spec.ready_s_max:g} s: {_missing(mesh)}"
         await mesh.wait_changed(spec.patience.tick_s)
     return None
-
-
-def _is_whole(mesh: Mesh) -> bool:
-    """No child says that it serves less than it should."""
-    healths = [mesh.health(slot) for slot in mesh.slots]
-    return all(health is not None and not health.degraded for health in healths)
 
 
 def _has_no_policy(mesh: Mesh) -> bool:

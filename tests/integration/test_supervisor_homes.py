@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ def start(home: Path, *form: str) -> subprocess.CompletedProcess[str]:
     """`python -m supervisor start` on a home that should be refused."""
     return subprocess.run(
         [sys.executable, "-m", "supervisor", "start", *form, "--home", home],
-        cwd=ROOT, capture_output=True, text=True, timeout=20, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
 
@@ -50,6 +51,30 @@ def test_why_a_start_failed_is_on_standard_error(form: list[str]) -> None:
         assert "cannot start" not in refused.stdout
         assert refused.stderr.startswith("cannot start: control_plane 0 does not start: refused:")
         assert "correct that and start again" in refused.stderr
+
+
+def test_a_mesh_whose_only_view_is_missing_is_degraded() -> None:
+    """A wrong path of a source: the start names it with the remedy, and ends with 1, as no model
+    can be asked; corrected and started again, it ends with 0."""
+    with tempfile.TemporaryDirectory(prefix="mo", dir="/tmp") as name:
+        home = Path(name) / "home"
+        shutil.copytree(
+            ROOT / "examples/flights", home, ignore=shutil.ignore_patterns(".mortise", "*.py")
+        )
+        settings = (home / "mortise.toml").read_text()
+        try:
+            (home / "mortise.toml").write_text(settings.replace("planes.parquet", "none.parquet"))
+            begun = start(home, "--detach")
+            assert begun.returncode == 1, begun.stdout + begun.stderr
+            assert "planes: no file matches data/none.parquet" in begun.stdout
+            for line in ("nothing can be asked", f"mortise stop --home {home}"):
+                assert line in begun.stdout
+            (home / "mortise.toml").write_text(settings)
+            run.stop(home)
+            assert start(home, "--detach").returncode == 0
+        finally:
+            if run.status(home)["running"]:
+                run.stop(home)
 
 
 def test_doctor_speaks_to_a_pipeline(tmp_path: Path) -> None:

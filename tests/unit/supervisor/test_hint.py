@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.hint import line_to_try
+from supervisor.hint import line_to_try, lines_to_repair
 
 TENSOR = '[{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]'
 
@@ -36,3 +36,10 @@ def test_a_home_without_requests_gives_the_status_line(tmp_path: Path) -> None:
 def test_odd_paths_are_quoted(tmp_path: Path) -> None:
     """The line can be pasted whatever the folder is called."""
     assert line_to_try(Path("/a b")) == "mortise status --home '/a b'"
+
+
+def test_a_repair_ends_with_lines_that_can_be_pasted() -> None:
+    """Correct, stop, start: the settings are read at start only."""
+    what, *lines = lines_to_repair(Path("/a b"))
+    assert "mortise.toml, read at start only" in what
+    assert lines == ["mortise stop --home '/a b'", "mortise start --detach --home '/a b'"]
