@@ -347,15 +347,18 @@ async def test_a_killed_orchestrators_receipts_do_not_keep_its_successor_from_se
         assert [row.id for row in mesh.control_plane.receipts] == ["old", "new"]
 
 
-def fill_the_disk(mesh: Mesh) -> Callable[[], None]:
-    """The spool has no file and cannot make one until what this returns is called."""
+async def fill_the_disk(mesh: Mesh) -> Callable[[], None]:
+    """The spool has no file and makes none until what this returns is called. The spare, which is
+    made beside serving, is waited for: it would come as new room."""
     spool = mesh.service._spool
-    current, spare, room = spool.current, spool._spare, spool._room
-    spool.current, spool._spare, spool._room = None, None, 0
+    await mesh.wait_for(lambda: spool._spare is not None, "the spare")
+    current, spare, room, most = spool.current, spool._spare, spool._room, spool._bytes_max
+    spool.current, spool._spare, spool._room, spool._bytes_max = None, None, 0, 0
     spool.fault = "No space left on device"
 
     def give_back() -> None:
-        spool.current, spool._spare, spool._room, spool.fault = current, spare, room, None
+        spool.current, spool._spare, spool._room = current, spare, room
+        spool.fault, spool._bytes_max = None, most
 
     return give_back
 
@@ -363,7 +366,7 @@ def fill_the_disk(mesh: Mesh) -> Callable[[], None]:
 async def test_without_room_for_a_receipt_nothing_is_served_and_nothing_computed() -> None:
     """Refused before serving with DISK_FULL; with room again it serves."""
     async with serving(Mesh()) as mesh:
-        give_back = fill_the_disk(mesh)
+        give_back = await fill_the_disk(mesh)
         with failing("DISK_FULL") as failed:
             await mesh.infer(1.0)
         assert failed.error.row.retryable
@@ -380,7 +383,7 @@ async def test_an_answer_whose_receipt_cannot_be_written_does_not_leave() -> Non
         mesh.runtime.is_held = True
         task = asyncio.create_task(mesh.infer(1.0))
         await mesh.wait_for(lambda: len(mesh.runtime.held) == 1, "the batch")
-        give_back = fill_the_disk(mesh)
+        give_back = await fill_the_disk(mesh)
         mesh.runtime.release()
         with failing("DISK_FULL"):
             await task
