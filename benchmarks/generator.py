@@ -22,6 +22,8 @@ from typing import Any
 import msgpack
 import uvloop
 
+from services.jobs.frames import Frames
+
 OPEN_CONNECTIONS = 16
 DECODE_EACH = 64
 """One answer in so many is decoded whole and compared; of the others the head is checked."""
@@ -71,9 +73,7 @@ class Client(asyncio.Protocol):
         self.template = Template(seed, model)
         self.expected = expected
         self.answers = 0
-        self._unpacker = msgpack.Unpacker(read_size=4096, max_buffer_size=2**26)
-        self._fed = bytearray()
-        self._done = 0
+        self._frames = Frames()
 
     def connection_made(self, transport: Any) -> None:
         """The loop's."""
@@ -85,34 +85,8 @@ class Client(asyncio.Protocol):
 
     def data_received(self, chunk: bytes) -> None:
         """Every whole answer in the chunk."""
-        self._unpacker.feed(chunk)
-        if not self._fed:
-            # By far the commonest chunk is one whole answer, which need not be copied.
-            try:
-                self._unpacker.skip()
-            except msgpack.OutOfData:
-                self._fed += chunk
-                return
-            end = self._unpacker.tell() - self._done
-            self._done += end
-            rest = chunk[end:]
-            self._answer(chunk if not rest else chunk[:end])
-            if not rest:
-                return
-            self._fed += rest
-        else:
-            self._fed += chunk
-        start = 0
-        while True:
-            try:
-                self._unpacker.skip()
-            except msgpack.OutOfData:
-                break
-            end = self._unpacker.tell() - self._done
-            self._answer(memoryview(self._fed)[start:end].tobytes())
-            start = end
-        del self._fed[:start]
-        self._done += start
+        for frame in self._frames.feed(chunk):
+            self._answer(frame)
 
     def _answer(self, frame: bytes) -> None:
         if not frame.startswith(ANSWER_HEAD) or frame[7] != 0xC0:

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgpack
 
+from services.jobs.frames import Frames
+
 CONNECTIONS = 16
 IN_FLIGHT_MAX = 20_000
 """Beyond it a request is counted as unsent: the server is far behind, and memory is bounded."""
@@ -27,7 +29,6 @@ _ANSWER_HEAD = b"\x94\x01\xce"
 _NIL = 0xC0
 ID_MARK = "bench-0000000000000000"
 _ID_DIGITS = 16
-_BUFFER_BYTES_MAX = 2**27
 
 
 @dataclass
@@ -72,9 +73,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, load: "OfferedLoad") -> None:
         self._load = load
-        self._unpacker = msgpack.Unpacker(read_size=4096, max_buffer_size=_BUFFER_BYTES_MAX)
-        self._received = bytearray()
-        self._done = 0
+        self._frames = Frames()
         self.transport: Any = None
         self.pending: set[int] = set()
 
@@ -82,19 +81,8 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, chunk: bytes) -> None:
-        self._unpacker.feed(chunk)
-        self._received += chunk
-        start = 0
-        while True:
-            try:
-                self._unpacker.skip()
-            except msgpack.OutOfData:
-                break
-            end = self._unpacker.tell() - self._done
-            self._load.answered(self, bytes(self._received[start:end]))
-            start = end
-        del self._received[:start]
-        self._done += start
+        for frame in self._frames.feed(chunk):
+            self._load.answered(self, frame)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._load.lost(self)
