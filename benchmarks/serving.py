@@ -69,9 +69,16 @@ def cpu_s(pid: int) -> float:
 
 def generate(path: Path, kind: str, amount: int, seconds: float) -> dict[str, Any]:
     """One load against a socket; what its generator measured."""
-    command = [sys.executable, "-m", "benchmarks.generator", str(path), kind, str(amount)]
+    return run_generator("benchmarks.generator", str(path), kind, amount, seconds)
+
+
+def run_generator(
+    module: str, target: str, kind: str, amount: int, seconds: float
+) -> dict[str, Any]:
+    """A generator in a process of its own, and what it measured. Raises CalledProcessError or
+    TimeoutExpired."""
     done = subprocess.run(
-        [*command, str(seconds)],
+        [sys.executable, "-m", module, target, kind, str(amount), str(seconds)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import time
@@ -19,7 +18,7 @@ from typing import Any
 
 from benchmarks.peers.table import Peer
 from benchmarks.peers.truth import weights_path
-from benchmarks.serving import cpu_s, supervisor
+from benchmarks.serving import cpu_s, run_generator, supervisor
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / "build" / "peers"
@@ -29,7 +28,6 @@ MARK = "MORTISE_PEER_RUN"
 """Inherited by all that a server starts, so that its daemons are found too."""
 start_s_max = 90.0
 stop_s_max = 10.0
-load_extra_s_max = 30.0
 _PROBE_S = 0.2
 _REASON_CHARACTERS_MAX = 400
 _PATH = re.compile(r"/\S+/\S+")
@@ -101,17 +99,8 @@ def descendants(pid: int) -> list[int]:
 
 def generate(server: Server, model: str, kind: str, amount: int, seconds: float) -> dict[str, Any]:
     """One load; what its generator measured. Raises CalledProcessError or TimeoutExpired."""
-    command = [sys.executable, "-m", "benchmarks.peers.generator", json.dumps(server.target(model))]
-    done = subprocess.run(
-        [*command, kind, str(amount), str(seconds)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=seconds + load_extra_s_max,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    target = json.dumps(server.target(model))
+    return run_generator("benchmarks.peers.generator", target, kind, amount, seconds)
 
 
 @contextlib.contextmanager
