@@ -3,10 +3,11 @@
     python -m services.jobs.soak --socket S --bodies FILE --supervisor PID --rate 200
         --seconds 1200 [--availability 0.9995]
 
-Every few seconds it reads memory, descriptors and threads of each process and the objects that each
-service counts, and takes the p99 of the answers since. Afterwards each series gets a slope with a
-95 % interval (`slopes.py`), the first fifth left out: caches fill then. A series is flat unless the
-whole interval is above its limit. The last line holds the result.
+Every few seconds it reads memory, descriptors and threads of each process, the objects that each
+service counts and how often all of them were walked, and takes the p99 of the answers since.
+Afterwards each series gets a slope with a 95 % interval (`slopes.py`), the first fifth left out:
+caches fill then. A series is flat unless the whole interval is above its limit. The last line holds
+the result.
 """
 
 import argparse
@@ -53,15 +54,18 @@ class Limit:
 LIMITS = {
     "rss_mib": Limit(0.5, 16.0),
     "blocks": Limit(1_000.0, 40_000.0),
+    "full_collections": Limit(1.0, 2.0),
     "descriptors": Limit(0.1, 4.0),
     "threads": Limit(0.1, 2.0),
     "p99_ms": Limit(0.5, 10.0),
 }
+COUNTED = {"blocks": "allocated_blocks", "full_collections": "full_collections"}
+"""Series by the name that they have in `statistics`."""
 Series = dict[tuple[str, str], list[tuple[float, float]]]
 
 
 class Counts:
-    """Asks every service's socket for `allocated_blocks`."""
+    """Asks every service's socket for what is in `COUNTED`."""
 
     def __init__(self, run_dir: Path) -> None:
         self._clients = {
@@ -82,15 +86,16 @@ class Counts:
                 await client.close()
 
     async def read(self) -> Shapes:
-        """Blocks of each service that answers."""
+        """The counts of each service that answers."""
         found: Shapes = {}
         for name, client in self._clients.items():
             try:
                 answer = await client.call("statistics", Empty(), timeout_s=STATISTICS_S_MAX)
             except MeshError:
                 continue  # it restarts: the missing samples and the load's failures show it
-            if (blocks := answer.values.get("allocated_blocks")) is not None:
-                found[f"services.{name}", "blocks"] = float(blocks)
+            for what, key in COUNTED.items():
+                if (count := answer.values.get(key)) is not None:
+                    found[f"services.{name}", what] = float(count)
         return found
 
     async def close(self) -> None:

@@ -44,3 +44,12 @@ def test_missing_answers_fail_a_soak() -> None:
 def test_a_run_without_points_proves_nothing() -> None:
     """Too short a run does not pass."""
     assert verdict([], LOAD, 0.999) == ["the run was too short for a slope"]
+
+
+def test_more_than_one_full_collection_a_minute_fails_a_soak() -> None:
+    """They stop the interpreter (P5): two a minute are named, one in two minutes is not."""
+    key = ("services.orchestrator", "full_collections")
+    rows = judge_series({key: [(at, float(int(2 * at))) for at in MINUTES]}, SECONDS)
+    assert verdict(rows, LOAD, 0.999) == ["full_collections of services.orchestrator grows"]
+    rows = judge_series({key: [(at, float(int(at / 2))) for at in MINUTES]}, SECONDS)
+    assert verdict(rows, LOAD, 0.999) == []
