@@ -1,10 +1,13 @@
 """Deadlines: absolute monotonic seconds inside a process, remaining time on the wire.
 
 A deadline travels as what remains, because only durations survive a change of process. Each hop
-gets `min(remaining, its share)`.
+gets `min(remaining, its share)`, and who finds that it passed says where.
 """
 
 import math
+
+from contracts.errors import MeshError
+from contracts.types import Scalar
 
 
 def deadline_after(received_s: float, remaining_ms: int) -> float:
@@ -29,3 +32,12 @@ def remaining_us(deadline_s: float, now_s: float) -> int:
 def share_deadline(deadline_s: float, now_s: float, share_s: float) -> float:
     """The deadline of one hop: its share from now, but no later than the request's own."""
     return min(deadline_s, now_s + share_s)
+
+
+def exceeded(text: str, stage: str, hop: str, deadline_ms: int | None = None) -> MeshError:
+    """DEADLINE_EXCEEDED naming the stage (of `contracts.stages`) and the service or instance where
+    time ran out; `deadline_ms` is what was allowed there, where it is known."""
+    details: dict[str, Scalar] = {"stage": stage, "hop": hop}
+    if deadline_ms is not None:
+        details["deadline_ms"] = deadline_ms
+    return MeshError("DEADLINE_EXCEEDED", text, details=details)

@@ -68,6 +68,7 @@ class Readers:
                 raise MeshError(
                     "DEADLINE_EXCEEDED",
                     f"a read of {self._path.name} took longer than {_read_s_max} s",
+                    details={"hop": "control_plane"},
                 ) from error
             finally:
                 if connection.in_transaction:

@@ -30,6 +30,7 @@ from services.data_fabric.tables import arrow_stream, row_maps
 from services.data_fabric.views import Views as HeldViews
 from shared import logs
 from shared.clock import Clock
+from shared.deadline import exceeded
 from shared.rpc.call import Deferred
 from shared.rpc.server import DEFERRED, Call, Handler
 
@@ -156,7 +157,7 @@ class Answers:
             async with asyncio.timeout(max(0.0, left_s)):
                 await work
         except TimeoutError:
-            call.fail(MeshError("DEADLINE_EXCEEDED", "data fabric: the deadline passed"))
+            call.fail(exceeded("data fabric: the deadline passed", "features", "data_fabric"))
         except MeshError as error:
             call.fail(error)
         except Exception:

@@ -12,6 +12,7 @@ from contracts.errors import MeshError
 from services.data_fabric.config import engine_batch_requests, engine_waiting_rows_max
 from services.data_fabric.engine import EngineFailed
 from services.data_fabric.engine_path import EnginePath
+from shared.deadline import exceeded
 
 Computed = list[tuple[Any, ...]]
 
@@ -97,5 +98,7 @@ class EngineQueue:
 
 
 def _mesh_error(error: EngineFailed) -> MeshError:
-    names = {"time": "DEADLINE_EXCEEDED", "memory": "MEMORY_EXHAUSTED"}
-    return MeshError(names.get(error.kind, "FEATURE_INVALID"), f"the engine refused: {error}")
+    text = f"the engine refused: {error}"
+    if error.kind == "time":
+        return exceeded(text, "features", "data_fabric")
+    return MeshError("MEMORY_EXHAUSTED" if error.kind == "memory" else "FEATURE_INVALID", text)

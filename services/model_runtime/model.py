@@ -21,8 +21,10 @@ from services.model_runtime.preprocess import Preprocess, TensorPreprocess, View
 from services.model_runtime.quick import Quick
 from services.model_runtime.watch import forward_s_max
 from shared.clock import Clock
+from shared.deadline import exceeded
 
 _ample_us = 3_600_000_000
+_hop = "model_runtime"
 
 
 def _never() -> bool:
@@ -165,7 +167,7 @@ class Model:
         if is_unwanted():
             return MeshError("CANCELLED", "every caller of the batch left")
         if self._clock.monotonic_us() >= ends_us:
-            return MeshError("DEADLINE_EXCEEDED", "the deadline passed while rows were isolated")
+            return exceeded("the deadline passed while rows were isolated", "forward", _hop)
         return None
 
 
@@ -179,7 +181,7 @@ def _live_rows(batch: Execute, waited_us: int) -> Array | None:
 def _expired(is_live: Array | None) -> dict[int, MeshError]:
     if is_live is None:
         return {}
-    late = MeshError("DEADLINE_EXCEEDED", "the deadline passed before the model ran")
+    late = exceeded("the deadline passed before the model ran", "batch", _hop)
     return dict.fromkeys(np.flatnonzero(~is_live).tolist(), late)
 
 

@@ -4,6 +4,7 @@ versions, stages and statuses, never tenants; names that a client made up count 
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from contracts.errors import MeshError
 from contracts.service import Metric
 from contracts.stages import BUDGET_MS, STAGES
 from services.orchestrator.plan import ModelPlan
@@ -13,6 +14,13 @@ ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024
 DIFFERENCE_BUCKETS = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0)
 BUDGETS_US = [BUDGET_MS[stage] * 1_000 for stage in STAGES]
 REFUSAL_BUCKETS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1)
+GAUGES = (
+    ("ai_requests_in_flight", "Requests admitted and not ended."),
+    ("ai_queue_rows", "Rows that wait for a replica."),
+    ("ai_spool_records", "Receipts that the control plane has not acknowledged."),
+    ("ai_spool_bytes", "Bytes of the spool's files."),
+    ("ai_breakers_out", "Versions whose breaker is open or half-open."),
+)
 OWN_STAGES = tuple(map(STAGES.index, ("queue", "features", "reply")))
 """Stages of one request; the others are its batch's, in a row from this one on:"""
 SHARED_STAGE = STAGES.index("batch")
@@ -88,13 +96,17 @@ class Observed:
                 (*names, "stage"),
             )
         )
+        self._late = registry.add(
+            Counter(
+                "ai_deadline_exceeded_total", "Missed deadlines by who had the request.",
+                ("stage", "hop"),
+            )
+        )  # fmt: skip
         self._total = registry.add(
             Histogram("ai_request_seconds", "Time from frame to reply of answered requests.", names)
         )
         self._refusals = registry.add(
-            Histogram(
-                "ai_refusal_seconds", "Time from frame to refusal at the door.", (), REFUSAL_BUCKETS
-            )
+            Histogram("ai_refusal_seconds", "Time from frame to refusal.", (), REFUSAL_BUCKETS)
         )
         self._rows = registry.add(
             Histogram("ai_batch_rows", "Rows of the batches that came back.", names, ROWS_BUCKETS)
@@ -131,16 +143,7 @@ class Observed:
                 (*names, "agree"),
             )
         )  # fmt: skip
-        self._gauges = {
-            name: registry.add(Gauge(name, text))
-            for name, text in (
-                ("ai_requests_in_flight", "Requests admitted and not ended."),
-                ("ai_queue_rows", "Rows that wait for a replica."),
-                ("ai_spool_records", "Receipts that the control plane has not acknowledged."),
-                ("ai_spool_bytes", "Bytes of the spool's files."),
-                ("ai_breakers_out", "Versions whose breaker is open or half-open."),
-            )
-        }
+        self._gauges = {name: registry.add(Gauge(name, text)) for name, text in GAUGES}
         self._handles: dict[ModelPlan, Handles] = {}
 
     def answered(self, plan: ModelPlan, stages_us: list[int]) -> None:
@@ -165,6 +168,12 @@ class Observed:
     def ended(self, plan: ModelPlan, error: str) -> None:
         """An admitted request ended with this error."""
         self._requests.labels(plan.name, plan.version, error).add(1)
+
+    def exceeded(self, error: MeshError) -> None:
+        """An admitted request ended with this DEADLINE_EXCEEDED, wherever it was found."""
+        details = error.details or {}
+        hop = str(details.get("hop", UNKNOWN)).partition(".")[0]
+        self._late.labels(str(details.get("stage", UNKNOWN)), hop).add(1)
 
     def fell_back(self, model: str, plan: ModelPlan) -> None:
         """A request for `model` goes to its fallback."""

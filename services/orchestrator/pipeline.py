@@ -233,6 +233,8 @@ class Pipeline:
         call, outcome = work.call, outcome_of(error.name)
         self._access.ended(work, error, outcome, self._clock.monotonic())
         self.observed.ended(work.plan, error.name)
+        if error.name == "DEADLINE_EXCEEDED":
+            self.observed.exceeded(error)
         self.breakers.failed(work, error)
         self._end(work, outcome)
         call.fail(error)

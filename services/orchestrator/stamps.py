@@ -6,8 +6,8 @@ Stamps of other processes are absolute monotonic microseconds, which compare on 
 from contracts.errors import MeshError
 from contracts.execution import Executed
 from contracts.stages import STAGES, Hop, Timing
-from contracts.types import Scalar
 from services.orchestrator.request import Part, Where, Work
+from shared.deadline import exceeded
 
 
 def batch_stages(taken_s: float, sent_s: float, answered_s: float, executed: Executed) -> list[int]:
@@ -75,16 +75,11 @@ def late(work: Work) -> MeshError:
         hop = part.batch.instance
     limit_ms = round((work.deadline_s - work.received_s) * 1e3)
     text = f"the deadline of {limit_ms} ms passed in {part.where.value} at {hop}"
-    return _exceeded(text, part.where, hop, limit_ms)
+    return exceeded(text, part.where.value, hop, limit_ms)
 
 
 def silent(where: Where, hop: str, share_s: float) -> MeshError:
     """DEADLINE_EXCEEDED of a process that used up its share; `deadline_ms` is that share."""
     share_ms = round(share_s * 1e3)
     text = f"{hop} did not answer within its share of {share_ms} ms in {where.value}"
-    return _exceeded(text, where, hop, share_ms)
-
-
-def _exceeded(text: str, where: Where, hop: str, limit_ms: int) -> MeshError:
-    details: dict[str, Scalar] = {"stage": where.value, "hop": hop, "deadline_ms": limit_ms}
-    return MeshError("DEADLINE_EXCEEDED", text, details=details)
+    return exceeded(text, where.value, hop, share_ms)

@@ -110,7 +110,9 @@ class RpcClient:
             if self._link is None:
                 raise self._unavailable(f"no connection within {timeout_s} s") from None
             text = f"{method}: no answer within {timeout_s} s"
-            raise MeshError("DEADLINE_EXCEEDED", text, trace_id=trace_id) from None
+            raise MeshError(
+                "DEADLINE_EXCEEDED", text, details={"hop": self._service}, trace_id=trace_id
+            ) from None
 
     def call_nowait(
         self,

@@ -59,6 +59,7 @@ def test_an_expired_request_fails_and_its_batch_mates_do_not(
     clock.advance(0.002)
     outcome = model.run(make_batch([1, 2], deadlines_us=[1_999, 2_001]), received_us)
     assert failures(outcome) == {0: ("DEADLINE_EXCEEDED", "0")}
+    assert outcome.errors[0].details == {"stage": "batch", "hop": "model_runtime"}
     assert y(outcome) == [[0, 0], [4, 6], [8, 10]]
     assert backend.forwards == [3]
 
@@ -265,6 +266,7 @@ def test_isolation_ends_when_nobody_waits_any_more(
     outcome = model.run(make_batch([1] * 8, deadlines_us=[15_000] * 8), clock.monotonic_us())
     assert backend.forwards == [8, 4]
     assert {name for name, _ in failures(outcome).values()} == {"DEADLINE_EXCEEDED"}
+    assert outcome.errors[0].details == {"stage": "forward", "hop": "model_runtime"}
 
 
 def test_out_of_memory_on_request_k_and_k_plus_1_works(

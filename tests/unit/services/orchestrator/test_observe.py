@@ -1,8 +1,10 @@
 """What the orchestrator counts."""
 
+from contracts.errors import MeshError
 from contracts.service import Metric
 from contracts.stages import BUDGET_MS, STAGES
 from services.orchestrator.observe import Observed, kept_max
+from shared.deadline import exceeded
 from tests.unit.services.orchestrator.making import plan_for
 
 PLAN = plan_for()
@@ -50,6 +52,18 @@ def test_a_stage_over_its_budget_is_counted_under_its_name() -> None:
     assert overspent["tiny", "1", "queue"] == 4
     assert overspent["tiny", "1", "forward"] == 4
     assert overspent["tiny", "1", "reply"] == 0
+
+
+def test_a_passed_deadline_is_counted_under_its_stage_and_service() -> None:
+    """Whoever found it; the instance is in the error, the metric's labels are a closed set."""
+    observed = Observed()
+    for hop in ("model_runtime.0-0123abcd", "model_runtime"):
+        observed.exceeded(exceeded("late", "batch", hop))
+    observed.exceeded(MeshError("DEADLINE_EXCEEDED", "a peer that does not say where"))
+    assert series(observed.collect(), "ai_deadline_exceeded_total") == {
+        ("batch", "model_runtime"): 2,
+        ("unknown", "unknown"): 1,
+    }
 
 
 def test_kept_answers_are_bounded() -> None:

@@ -94,8 +94,9 @@ async def test_the_deadline_travels_and_ends_the_call(socket_path: str) -> None:
     """The server sees what remains; a silent handler is cancelled there too."""
     held = Held()
     async with connected(socket_path, orchestrator(infer=held)) as client:
-        with pytest.raises(MeshError, match="DEADLINE_EXCEEDED"):
+        with pytest.raises(MeshError, match="DEADLINE_EXCEEDED") as late:
             await client.call("infer", BODY, timeout_s=0.05)
+        assert late.value.details == {"hop": "orchestrator"}
         assert held.calls[0].deadline_s - held.calls[0].received_s <= 0.051
         await client.call("ping", Empty())
         assert held.cancelled == [held.calls[0].msgid]
