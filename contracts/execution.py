@@ -22,6 +22,11 @@ class Execute(msgspec.Struct, frozen=True, array_like=True):
     `rows`, `risk_levels`, `deadlines_us` (what remains, in microseconds) have one entry a request.
     Exactly one of `tensors` (all rows joined), `blocks` (an encoded FeatureBlock a request,
     spliced unopened) and `text` (one string a row) is not empty.
+
+    Of a token model the rows differ in length and are not padded on the way: `lengths` has one
+    entry a row, and each of `tensors` holds the rows one after the other, [sum of `lengths`]:
+    `input_ids` INT32, then, unless every id counts, `attention_mask` UINT8 of 0 and 1. The runtime
+    pads them.
     """
 
     model_name: str
@@ -33,6 +38,7 @@ class Execute(msgspec.Struct, frozen=True, array_like=True):
     blocks: list[msgspec.Raw] = []
     text: list[str] = []
     trace_ids: list[str] = []
+    lengths: list[int] = []
 
 
 class Executed(msgspec.Struct, frozen=True, array_like=True):

@@ -27,7 +27,9 @@ list_items_max = 65_536
 rows_per_request_max = 4_096
 text_items_max = 1_024
 text_characters_max = 8_192
-token_ids_max = 8_192
+token_ids_max = list_items_max
+"""Ids of one row; how many a model takes is in its contract, how many a batch holds in its
+policy."""
 tensors_max = 64
 tensor_dimensions_max = 8
 parameters_max = 64

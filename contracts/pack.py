@@ -1,7 +1,8 @@
 """A model pack: its manifest, the model's contract, and where every tensor lies.
 
 A pack is a folder `models/<hex of the digest>/` (mode 0444 files, renamed into place whole):
-`manifest.json`, `weights.safetensors`, and for a model with a feature view `view.sql`.
+`manifest.json`, `weights.safetensors`, for a model with a feature view `view.sql`, and what its
+backend needs besides, as an exported program's `program.json`.
 """
 
 from typing import Annotated, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from contracts.inference import Datatype
+from contracts.limits import token_ids_max
 from contracts.types import UNSET, Digest, Name, Open, Scalar, Strict, UnsetType, Version
 
 MANIFEST_FORMAT = 1
@@ -16,7 +18,8 @@ Task = Literal["classifier", "tensor", "embedding", "language_model"]
 
 
 class TensorContract(Strict, frozen=True, kw_only=True):
-    """An input or output tensor; −1 in `shape` is the row axis and stands first."""
+    """An input or output tensor; −1 in `shape` is the row axis and stands first. Inputs of a token
+    model have a second one (`TokenContract`)."""
 
     name: str
     datatype: Datatype
@@ -32,6 +35,25 @@ class Action(Strict, frozen=True, kw_only=True):
     label: str
     probability_min: Annotated[float, Meta(ge=0.0, le=1.0)]
     action: str
+
+
+TOKEN_INPUTS = ("input_ids", "attention_mask")
+
+
+class TokenContract(Strict, frozen=True, kw_only=True):
+    """What a token model's rows are: 1 to `row_tokens_max` ids in [0, `vocabulary`) each.
+
+    Its inputs are `input_ids` INT64 or INT32 [-1, -1] and, of the same kind, `attention_mask`, 1
+    where an id stands and 0 where none does; the second −1 is the longest row of a batch, to which
+    the shorter ones are padded with `pad_id` on `pad_side`. Padding must not change what the model
+    says of a row by more than 1e-5. A model without `attention_mask` knows padding by `pad_id`,
+    which callers may then not send.
+    """
+
+    vocabulary: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    row_tokens_max: Annotated[int, Meta(ge=1, le=token_ids_max)]
+    pad_id: Annotated[int, Meta(ge=0)] = 0
+    pad_side: Literal["left", "right"] = "right"
 
 
 class ViewReference(Strict, frozen=True, kw_only=True):
@@ -53,6 +75,7 @@ class ModelContract(Strict, frozen=True, kw_only=True):
     labels: list[str] = []
     actions: list[Action] = []
     view: ViewReference | UnsetType = UNSET
+    tokens: TokenContract | UnsetType = UNSET
     rows_max: Annotated[int, Meta(ge=1)] = 4096
     p99_ms: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     description: str = ""
@@ -72,7 +95,8 @@ class ColumnEncoder(Strict, frozen=True, kw_only=True):
 
 
 class Architecture(Strict, frozen=True, kw_only=True):
-    """A module of the allow-list and its configuration."""
+    """A module of the allow-list and its configuration; for another backend than "torch" whatever
+    that one makes of it."""
 
     name: Name
     configuration: dict[str, Scalar | list[int]] = {}
@@ -112,9 +136,11 @@ class Provenance(Strict, frozen=True, kw_only=True):
 
 class Manifest(Strict, frozen=True, kw_only=True):
     """`manifest.json`. The pack's digest is the Merkle root computed from this manifest and the
-    digests in it (`shared/packs.py`); `weights` is the root over the tensors alone."""
+    digests in it (`shared/packs.py`); `weights` is the root over the tensors alone. `backend` is
+    what computes it: "torch", "program", or one of the home's `[runtime] backends`."""
 
     format: Literal[1]
+    backend: Name = "torch"
     contract: ModelContract
     architecture: Architecture
     encoders: list[ColumnEncoder] = []

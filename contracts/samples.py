@@ -124,6 +124,11 @@ CHOSEN: dict[type, dict[str, Any]] = {
 }
 # Fields that travel as spliced bytes: their samples are those of the type inside.
 CHOSEN[FeatureBatchItem] = {"block": sample(FeatureBlock)}
-CHOSEN[Execute] = {"tensors": [], "text": [], "blocks": [sample(FeatureBlock)]}
+CHOSEN[Execute] = {
+    "tensors": [],
+    "text": [],
+    "blocks": [sample(FeatureBlock)],
+    "lengths": [],
+}
 CHOSEN[Executed] = {"predictions": [[sample(Prediction)]]}
 CHOSEN[Receipts] = {"receipts": [sample(Receipt)]}

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from contracts.inference import DATATYPE_BYTES
-from contracts.pack import Manifest, ModelContract, PackTensor, TensorContract
+from contracts.pack import (
+    TOKEN_INPUTS,
+    Manifest,
+    ModelContract,
+    PackTensor,
+    TensorContract,
+    TokenContract,
+)
 from contracts.types import UNSET
 from shared.pack_digests import weights_digest
 
@@ -79,9 +86,13 @@ def _tensor_fault(tensor: PackTensor, file_bytes: int | None) -> str | None:
 
 def _contract_fault(contract: ModelContract) -> str | None:
     for side, tensors in (("input", contract.inputs), ("output", contract.outputs)):
-        fault = _repeated(side, (tensor.name for tensor in tensors)) or _rows_fault(tensors)
+        names = (tensor.name for tensor in tensors)
+        is_ragged = side == "input" and contract.tokens is not UNSET
+        fault = _repeated(side, names) or (None if is_ragged else _rows_fault(tensors))
         if fault:
             return fault
+    if contract.tokens is not UNSET and (fault := _tokens_fault(contract, contract.tokens)):
+        return fault
     if not contract.outputs:
         return "the contract has no output"
     if not contract.inputs and contract.view is UNSET:
@@ -97,6 +108,22 @@ def _rows_fault(tensors: Iterable[TensorContract]) -> str | None:
     for tensor in tensors:
         if not tensor.shape or tensor.shape[0] != -1 or -1 in tensor.shape[1:]:
             return f"{tensor.name[:80]!r}: −1 stands first in a shape and only there"
+    return None
+
+
+def _tokens_fault(contract: ModelContract, tokens: TokenContract) -> str | None:
+    names = tuple(tensor.name for tensor in contract.inputs)
+    if names not in (TOKEN_INPUTS[:1], TOKEN_INPUTS):
+        received = ", ".join(names)[:80] or "none"
+        return f"a token model's inputs are {' and '.join(TOKEN_INPUTS)}, received {received}"
+    for tensor in contract.inputs:
+        if tensor.datatype not in ("INT64", "INT32") or tensor.shape != [-1, -1]:
+            received = f"{tensor.datatype} {tensor.shape}"
+            return f"{tensor.name} is INT64 or INT32 [-1, -1], received {received}"
+    if contract.view is not UNSET:
+        return "a token model has no view"
+    if tokens.pad_id >= tokens.vocabulary:
+        return f"pad_id {tokens.pad_id} is outside the vocabulary of {tokens.vocabulary}"
     return None
 
 
