@@ -1,4 +1,4 @@
-"""`supervisor.sock`: status, stop and planned restarts, for the owner of the home alone.
+"""`supervisor.sock`: status, stop, planned restarts, how many runtimes; for the home's owner alone.
 
 One JSON object a line in, one a line out. Not part of the mesh's public contract: the commands
 `mortise start | stop | status` are.
@@ -19,6 +19,7 @@ from shared.clock import Clock
 from shared.home import Home
 from shared.rpc.call import new_trace_id
 from supervisor.mesh import Mesh
+from supervisor.replicas import Replicas
 from supervisor.status import status_of
 
 log = logs.get("supervisor.control")
@@ -35,6 +36,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     do: str
     service: str = ""
     index: int = 0
+    count: int = 0
 
 
 class Control:
@@ -42,6 +44,7 @@ class Control:
 
     def __init__(self, mesh: Mesh, home: Home, clock: Clock, on_stop: Callable[[], None]) -> None:
         self._mesh, self._home, self._clock, self._on_stop = mesh, home, clock, on_stop
+        self._replicas = Replicas(mesh, clock)
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
@@ -89,7 +92,9 @@ class Control:
             return {"stopping": os.getpid()}
         if command.do == "restart":
             return await self._restart(command)
-        return {"error": f"unknown command {command.do!r}: status, stop, restart"}
+        if command.do == "replicas":
+            return await self._replicas.ask(command.count)
+        return {"error": f"unknown command {command.do!r}: status, stop, restart, replicas"}
 
     async def _restart(self, command: Command) -> dict[str, Any]:
         slot = self._mesh.slot(command.service, command.index)

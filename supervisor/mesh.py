@@ -16,7 +16,7 @@ from supervisor.reaper import Reaper
 from supervisor.replacement import replace
 from supervisor.slot import Slot
 from supervisor.sockets import Listeners
-from supervisor.spec import MeshSpec
+from supervisor.spec import ChildSpec, MeshSpec
 from supervisor.template import Template
 from supervisor.watch import Watch
 
@@ -50,19 +50,9 @@ class Mesh:
         self._clock, self._listeners = clock, listeners
         self._reaper = Reaper()
         self._launcher = Launcher(surroundings, listeners, self._reaper, clock)
-        self.slots = [
-            Slot(
-                child,
-                launcher=self._launcher,
-                intensity=spec.intensity,
-                clock=clock,
-                trace_id=trace_id,
-                on_change=self._on_change,
-            )
-            for child in spec.children
-        ]
+        self.slots = [self._make_slot(child, trace_id) for child in spec.children]
         self.template = self._make_template(trace_id)
-        self.probes = {slot.spec.label: self._make_probe(slot, surroundings) for slot in self.slots}
+        self.probes = {slot.spec.label: self._make_probe(slot) for slot in self.slots}
         self._watch = Watch(
             spec.patience, self.slots, self.template, self._launcher, self._reaper, clock
         )
@@ -114,6 +104,20 @@ class Mesh:
                 return reason
         return await replace(slot)
 
+    def add(self, child: ChildSpec, trace_id: str) -> Slot:
+        """Start one more child, whose socket is bound."""
+        slot = self._make_slot(child, trace_id)
+        self.probes[child.label] = self._make_probe(slot)
+        self.slots.append(slot)
+        slot.fill()
+        return slot
+
+    async def remove(self, slot: Slot) -> None:
+        """Drain a child and forget its place."""
+        await slot.drain()
+        self.slots.remove(slot)
+        await self.probes.pop(slot.spec.label).close()
+
     async def drain(self) -> None:
         """End everything, in order and within the budget."""
         self._watch.close()
@@ -136,10 +140,20 @@ class Mesh:
             on_ready=self._on_template_ready,
         )
 
-    def _make_probe(self, slot: Slot, surroundings: Surroundings) -> Probe:
+    def _make_slot(self, child: ChildSpec, trace_id: str) -> Slot:
+        return Slot(
+            child,
+            launcher=self._launcher,
+            intensity=self.spec.intensity,
+            clock=self._clock,
+            trace_id=trace_id,
+            on_change=self._on_change,
+        )
+
+    def _make_probe(self, slot: Slot) -> Probe:
         service, index = slot.spec.service, slot.spec.index
         return Probe(
-            socket_path(surroundings.run_dir, service, index),
+            socket_path(self._launcher.surroundings.run_dir, service, index),
             service,
             patience=self.spec.patience,
             clock=self._clock,

@@ -25,8 +25,8 @@ from supervisor.status import MeshStatus
 from supervisor.tree import tree
 
 __all__ = [
-    "Finding", "HomeError", "NotRunning", "UnknownChild", "check_home", "doctor", "restart",
-    "start", "status", "stop",
+    "Finding", "HomeError", "NotRunning", "UnknownChild", "check_home", "doctor", "replicas",
+    "restart", "start", "status", "stop",
 ]  # fmt: skip
 
 READY_VARIABLE = "MORTISE_READY"
@@ -121,6 +121,21 @@ def restart(home: Path, service: str, index: int = 0) -> int:
     if "error" in answer:
         raise HomeError(str(answer["error"]))
     return int(answer["pid"])
+
+
+def replicas(home: Path, count: int) -> dict[str, Any]:
+    """Run so many model runtimes from now on, at most `replicas_max`: their number, and of each
+    that started its index, pid and milliseconds until it served.
+
+    Raises NotRunning, or HomeError saying what was not possible.
+    """
+    run_dir = run_dir_of(Home(home))
+    if not is_held(run_dir):
+        raise NotRunning(home)
+    answer = control.ask(run_dir, Command("replicas", count=count), restart_s_max)
+    if "error" in answer:
+        raise HomeError(str(answer["error"]))
+    return answer
 
 
 def run_dir_of(home: Home) -> Path:

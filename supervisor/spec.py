@@ -6,7 +6,8 @@ from shared.home import Config
 from supervisor.liveness import Patience
 from supervisor.restart import Intensity
 
-ORDER = ("control_plane", "data_fabric", "model_runtime", "orchestrator")
+RUNTIME = "model_runtime"
+ORDER = ("control_plane", "data_fabric", RUNTIME, "orchestrator")
 """Order of starting; the drain goes the other way, so the edge closes first."""
 BOOT = ("-P", "-m", "shared.boot")
 """Binds to the supervisor, then runs what follows. Without -P `python -m` would import from the
@@ -47,10 +48,12 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class MeshSpec:
-    """Everything the supervisor runs; tests put their own commands and bounds in."""
+    """Everything the supervisor runs; tests put their own commands and bounds in. `spares` are
+    runtimes that have a socket and start when they are asked for, by ascending index."""
 
     children: tuple[ChildSpec, ...]
     template: ChildSpec | None
+    spares: tuple[ChildSpec, ...] = ()
     intensity: Intensity = field(default_factory=Intensity)
     patience: Patience = field(default_factory=Patience)
     ready_s_max: float = 180.0
@@ -60,13 +63,17 @@ class MeshSpec:
 def mesh_of(config: Config) -> MeshSpec:
     """The four services of a home whose placement is resolved (`Config.placed`)."""
     assert config.runtime.threads >= 1, "placement is resolved before the start"
+    runtime = config.runtime
     return MeshSpec(
         children=tuple(child for service in ORDER for child in _children(service, config)),
+        spares=tuple(
+            runtime_child(index, config) for index in range(runtime.replicas, runtime.replicas_max)
+        ),
         template=ChildSpec(
-            "model_runtime",
+            RUNTIME,
             0,
             module_command("services.model_runtime.template"),
-            threads=config.runtime.threads,
+            threads=runtime.threads,
         ),
     )
 
@@ -76,18 +83,20 @@ def _children(service: str, config: Config) -> list[ChildSpec]:
     if service == "control_plane":
         # One process writes the policy log; the data path does not need it for a while.
         return [ChildSpec(service, 0, command, overlaps=False)]
-    if service != "model_runtime":
+    if service != RUNTIME:
         return [ChildSpec(service, 0, command, has_standby=True)]
+    return [runtime_child(index, config) for index in range(config.runtime.replicas)]
+
+
+def runtime_child(index: int, config: Config) -> ChildSpec:
+    """One replica; the first has a standby."""
     runtime = config.runtime
-    return [
-        ChildSpec(
-            service,
-            index,
-            command,
-            has_standby=runtime.standby and index == 0,
-            is_forked=True,
-            threads=runtime.threads,
-            memory_mib_max=runtime.memory_mib_max,
-        )
-        for index in range(runtime.replicas)
-    ]
+    return ChildSpec(
+        RUNTIME,
+        index,
+        module_command(f"services.{RUNTIME}"),
+        has_standby=runtime.standby and index == 0,
+        is_forked=True,
+        threads=runtime.threads,
+        memory_mib_max=runtime.memory_mib_max,
+    )

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
             "start": "Start the mesh of the home.",
             "stop": "Drain the mesh and wait until it is gone.",
             "restart": "Replace one process; its successor is ready before it goes.",
+            "replicas": "Run so many model runtimes from now on.",
             "status": "Which process runs, is ready, or is degraded, and why.",
             "doctor": "Check the machine and the home; each finding with its fix.",
         },

@@ -1,4 +1,4 @@
-"""`start`, `stop`, `restart`, `status`, `doctor`: the mesh of a home as a whole."""
+"""`start`, `stop`, `restart`, `replicas`, `status`, `doctor`: the mesh of a home as a whole."""
 
 import contextlib
 import importlib.util
@@ -73,6 +73,25 @@ def restart(service: str, index: int = 0, /, *, options: Options = DEFAULTS) -> 
         print_json({"service": service, "index": index, "pid": pid})
     else:
         print_line(f"{service} {index} is now pid {pid}")
+
+
+def replicas(count: int, /, *, options: Options = DEFAULTS) -> None:
+    """Run so many model runtimes from now on; mortise.toml says how many the next start has.
+
+    Args:
+        count: 1 to replicas_max of mortise.toml
+    """
+    from supervisor import run
+
+    with home_errors(options):
+        found = run.replicas(options.path, count)
+    if options.json:
+        print_json(found)
+        return
+    for row in found["started"]:
+        ready = f"ready in {row['ready_ms']:.0f} ms"
+        print_line(f"model_runtime {row['index']} is pid {row['pid']}, {ready}")
+    print_line(f"{found['replicas']} model runtimes run")
 
 
 def status(*, options: Options = DEFAULTS) -> None:

@@ -23,10 +23,11 @@ from contracts.policies import (
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What rules need to know of the home: the manifest of each pack that is asked for, or why it
-    cannot be read, and how many runtimes there are."""
+    cannot be read, how many runtimes it starts, and how many it can run."""
 
     packs: Mapping[str, Manifest | str]
     replicas: int
+    replicas_max: int
 
 
 @dataclass(frozen=True, slots=True)

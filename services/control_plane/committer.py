@@ -40,6 +40,7 @@ class Committer:
         *,
         models_dir: Path,
         replicas: int,
+        replicas_max: int,
         clock: Clock,
         settle_s: float = settle_s,
     ) -> None:
@@ -47,7 +48,7 @@ class Committer:
         self._store = store
         self._distributor = distributor
         self._models_dir = models_dir
-        self._replicas = replicas
+        self._replicas, self._replicas_max = replicas, replicas_max
         self._clock = clock
         self._settle_s = settle_s
         self._settled_at_s = 0.0
@@ -165,7 +166,7 @@ class Committer:
         digests = packs_needed(before, after)
         loop = asyncio.get_running_loop()
         packs = await loop.run_in_executor(None, read_packs, self._models_dir, digests)
-        rules.check(before, after, Surroundings(packs, self._replicas))
+        rules.check(before, after, Surroundings(packs, self._replicas, self._replicas_max))
 
     async def _renew(self, position: Position) -> None:
         async with self._lock:

@@ -122,16 +122,17 @@ def deployments_name_published_versions(candidate: Candidate) -> Iterator[Violat
 
 
 def replicas_fit_the_home(candidate: Candidate) -> Iterator[Violation]:
-    """A version has no more replicas than the home has runtimes."""
-    replicas = candidate.surroundings.replicas
+    """A version has no more replicas than the home can run runtimes."""
+    replicas = candidate.surroundings.replicas_max
     for policy in candidate.each(DeploymentPolicy):
         for row in policy.spec.versions:
             if row.replicas > replicas:
                 yield Violation(
                     f"{name_of(policy)} version {row.version}",
                     "replicas are at most the home's",
-                    f"{row.replicas} replicas, the home has {replicas}",
-                    f"ask for {replicas} or raise [runtime] replicas in mortise.toml and restart",
+                    f"{row.replicas} replicas, replicas_max of the home is {replicas}",
+                    f"ask for {replicas}, or raise [runtime] replicas_max in mortise.toml and"
+                    " start again",
                 )
 
 

@@ -50,6 +50,7 @@ class ControlPlane(Service):
             self._distributor,
             models_dir=models_dir,
             replicas=environment.replicas,
+            replicas_max=environment.replicas_max,
             clock=clock,
             settle_s=settle_s,
         )

@@ -77,3 +77,13 @@ def test_jemalloc_keeps_the_template_single_threaded(is_template: bool, backgrou
     assert found["LD_PRELOAD"] == "/j.so"
     assert f"background_thread:{background}" in found["MALLOC_CONF"]
     assert "dirty_decay_ms" in found["MALLOC_CONF"]
+
+
+def test_sockets_without_a_runtime_have_a_specification() -> None:
+    """Up to `replicas_max` may be started later; each has its index and no standby."""
+    runtime = RuntimeTable(replicas=1, replicas_max=3, threads=2)
+    mesh = mesh_of(Config(home_version=1, runtime=runtime).placed(8))
+    assert [child.index for child in mesh.children if child.service == "model_runtime"] == [0]
+    assert [(child.index, child.has_standby, child.threads) for child in mesh.spares] == [
+        (1, False, 2), (2, False, 2),
+    ]  # fmt: skip

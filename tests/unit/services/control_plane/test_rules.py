@@ -33,7 +33,7 @@ def manifest(model: str) -> Manifest:
     )
 
 
-HOME = Surroundings({digest(n): manifest("m" if n < 10 else "other") for n in range(20)}, 2)
+HOME = Surroundings({digest(n): manifest("m" if n < 10 else "other") for n in range(20)}, 2, 2)
 
 
 def policy(kind: str, name: str, spec: dict[str, Any]) -> Policy:
@@ -124,7 +124,8 @@ REFUSED: dict[str, tuple[PolicySet, list[str]]] = {
     ),
     "deployed twice": (put(model(1), deployed(1, 1)), ["deployed once", "1, 1"]),
     "more replicas than runtimes": (
-        put(model(1), deployed(1, replicas=3)), ["3 replicas, the home has 2", "mortise.toml"],
+        put(model(1), deployed(1, replicas=3)),
+        ["3 replicas, replicas_max of the home is 2", "mortise.toml"],
     ),
     "a policy of an unknown model": (
         put(policy("batching", "nobody", {})), ["batching nobody", "published model", "publish"],
@@ -270,7 +271,7 @@ def test_every_rule_has_its_refusal() -> None:
 
 def unreadable(number: int) -> Surroundings:
     """A home in which one pack cannot be read."""
-    return Surroundings({**HOME.packs, digest(number): "manifest.json cannot be opened"}, 2)
+    return Surroundings({**HOME.packs, digest(number): "manifest.json cannot be opened"}, 2, 2)
 
 
 def test_versions_only_grow() -> None:
@@ -310,7 +311,7 @@ def test_a_route_cannot_be_left_behind() -> None:
 def test_a_fallback_chain_that_ends_is_fine() -> None:
     """m → other → third, which has no fallback."""
     third = [model(1, name="third", first=10), deployed(1, name="third"), route(1, name="third")]
-    home = Surroundings({digest(1): manifest("m"), digest(2): manifest("m")}, 2)
+    home = Surroundings({digest(1): manifest("m"), digest(2): manifest("m")}, 2, 2)
     chain = put(
         *BASE[:2],
         route(1, fallback={"model_name": "third", "version": "1"}),
@@ -329,7 +330,7 @@ def test_a_loop_elsewhere_is_told_once() -> None:
             route(1, name=name, fallback={"model_name": towards}),
         ]  # fmt: skip
 
-    home = Surroundings({}, 2)
+    home = Surroundings({}, 2, 2)
     found = broken(put(*one("a", 0, "b"), *one("b", 10, "c"), *one("c", 15, "b")), home=home)
     assert len(found) == 1
     assert found[0].startswith("route b")
