@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 COMPILE := $(BIN)/python -m services.jobs.compile --if-needed
 DEMO ?= demo
 
-.PHONY: help demo test check compiled contracts clean serving batching overload bench-peers soak kills swaps failing restarts fuzz push ledger features mapping train rules split shadow
+.PHONY: help demo test check compiled contracts clean serving batching overload bench-peers soak kills swaps failing restarts starvation fuzz push ledger features mapping train rules split shadow
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ failing: compiled ## 10,000 requests that fail: memory, descriptors and threads 
 
 restarts: $(STAMP) ## 10,000 restarts of a trivial child: the supervisor's shape does not change
 	$(BIN)/python -m benchmarks.restarts 10000 benchmarks/results/restarts.json
+
+starvation: $(STAMP) ## half a minute without CPU time: nobody is taken for dead
+	MORTISE_STARVED_S=30 $(BIN)/pytest -q tests/integration/test_starvation.py
 
 fuzz: compiled ## 10,000,000 mutated frames against the framer and a live server
 	$(BIN)/python -m tests.fuzz.wire --frames 10000000 --seed 20130101 --result benchmarks/results/fuzz-wire.json

@@ -21,12 +21,15 @@ from shared.channel import (
     Stopped,
 )
 from shared.clock import Clock
-from supervisor.liveness import Signs
+from supervisor import proc
+from supervisor.liveness import Signs, Starvation
 from supervisor.reaper import Exit
 from supervisor.stderr import StderrPipe
 
 _IN_ITS_OWN_WORDS = {EXIT_REFUSED: "refused", EXIT_UNFIT: "unfit"}
 """Exit codes of children whose last line on stderr is the reason."""
+_silent_s, _unanswered_s = 1.0, 3.0
+"""Two heartbeats, or two probes with their time-outs: only then is it asked whether it starves."""
 State = Literal["starting", "ready", "draining", "gone"]
 
 
@@ -53,6 +56,7 @@ class Instance:
         self.ready_s = self.beat_s = self.answered_s = self.started_s
         self.accepting_s = self.started_s
         self._stopped_from_s: float | None = None
+        self._starvation = Starvation()
         self.ready_or_gone = asyncio.Event()
         self.promoted_or_gone = asyncio.Event()
         self.stopped_or_gone = asyncio.Event()
@@ -137,10 +141,16 @@ class Instance:
 
     def signs(self, now_s: float) -> Signs:
         """What liveness is judged by; looks at the process."""
-        if not _is_stopped(self.pid):
+        found = proc.stat(self.pid) if self.pid else None
+        if found is None or found.state != proc.STOPPED:
             self._stopped_from_s = None
         elif self._stopped_from_s is None:
             self._stopped_from_s = now_s
+        if found is not None:
+            is_silent = now_s > min(self.beat_s + _silent_s, self.answered_s + _unanswered_s)
+            is_runnable = is_silent and proc.is_any_thread_runnable(self.pid)
+            self._starvation.look(now_s, found.cpu_s, is_runnable)
+        starved_s, unanswered_starved_s = self._starvation.since(self.beat_s, self.answered_s)
         return Signs(
             pid=self.pid,
             is_ready=self.state != "starting",
@@ -149,6 +159,8 @@ class Instance:
             beat_s=self.beat_s,
             answered_s=self.answered_s,
             stopped_from_s=self._stopped_from_s,
+            starved_s=starved_s,
+            unanswered_starved_s=unanswered_starved_s,
         )
 
     @property
@@ -189,14 +201,3 @@ async def wait_for(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether the process is in state T (stopped by a signal). Source: proc_pid_stat(5)."""
-    if not pid:
-        return False
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read(512).rpartition(b")")[2].split()[0] == b"T"
-    except OSError:
-        return False

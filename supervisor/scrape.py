@@ -5,13 +5,12 @@ Also on a loopback TCP port where the home's file names one.
 
 import asyncio
 import ipaddress
-import os
 import socket
-from pathlib import Path
 
 from contracts.service import Metric, Series
 from shared import logs
 from shared.home import HomeError
+from supervisor import proc
 from supervisor.exposition import CONTENT_TYPE, exposition
 from supervisor.mesh import Mesh
 from supervisor.slot import Slot
@@ -21,8 +20,6 @@ NAME = "metrics.sock"
 head_bytes_max = 8_192
 head_s_max = 5.0
 connections_max = 16
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def loopback(address: str) -> tuple[str, int]:
@@ -136,10 +133,5 @@ def _own(slot: Slot) -> list[Metric]:
 
 def usage(pid: int) -> tuple[int, float, int]:
     """Resident bytes, CPU seconds and open descriptors of a process; zeros when it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return 0, 0.0, 0
-    # Source: proc_pid_stat(5): after the name come state (3), …, utime (14), stime (15), rss (24).
-    return int(stat[21]) * _PAGE_BYTES, (int(stat[11]) + int(stat[12])) / _TICKS_PER_S, descriptors
+    found = proc.sample(pid, 0.0)
+    return (0, 0.0, 0) if found is None else (found.resident_bytes, found.cpu_s, found.descriptors)
