@@ -143,6 +143,7 @@ REASONS = {
     "queue_rows": "OVERLOADED: as many rows are in flight as queue_rows_max allows",
     "deadline": "OVERLOADED: it would be answered after its deadline",
     "sla": "OVERLOADED: it would wait longer than the model's sla policy promises",
+    "memory": "OVERLOADED: a process is short of memory, and the policy says shed this risk class",
     "rate": "QUOTA_EXCEEDED: requests_per_s and burst are used up",
     "daily_quota": "QUOTA_EXCEEDED: tokens_per_day is used up; it begins anew at midnight UTC",
 }

@@ -24,6 +24,8 @@ from contracts.types import (
 SLOTS = 10_000_000
 """A split's shares are integer slots that sum to this."""
 RiskKey = Literal["1", "2", "3"]
+ServiceName = Literal["orchestrator", "control_plane", "data_fabric", "model_runtime"]
+MemoryReaction = Literal["alarm", "shed", "unload", "scale"]
 Positive = Annotated[int, Meta(ge=1)]
 Slots = Annotated[int, Meta(ge=0, le=SLOTS)]
 
@@ -137,18 +139,39 @@ class LimitsSpec(Strict, frozen=True, kw_only=True):
 
 
 class PrioritySpec(Strict, frozen=True, kw_only=True):
-    """Weights of the risk classes."""
+    """Weights of the risk classes: in the queue, and (`cpu_weights`, 100 is what every other
+    process has) of the runtimes that serve them, as far as the machine permits."""
 
     weights: dict[RiskKey, Positive] = msgspec.field(
         default_factory=lambda: {"1": 100, "2": 50, "3": 10}
     )
     reserved_replicas: dict[RiskKey, Annotated[int, Meta(ge=0)]] = {}
     aging_s: Annotated[float, Meta(gt=0.0)] = 1.0
+    cpu_weights: dict[RiskKey, Annotated[int, Meta(ge=1, le=10_000)]] = {}
+
+
+class InfrastructureSpec(Strict, frozen=True, kw_only=True):
+    """What each process of a service may use; an absent limit is the built-in one
+    (`contracts/infrastructure.py`). At `alarm_share` of a limit there is an alarm, of memory also
+    the reaction, until below `over_share`: `shed` refuses new requests of `shed_classes`, `unload`
+    lets a runtime evict versions that nothing routes to."""
+
+    memory_mib_max: Positive | UnsetType = UNSET
+    cpu_cores_max: Annotated[float, Meta(gt=0.0)] | UnsetType = UNSET
+    descriptors_max: Positive | UnsetType = UNSET
+    socket_mib_per_s_max: Annotated[float, Meta(gt=0.0)] | UnsetType = UNSET
+    disk_mib_per_s_max: Annotated[float, Meta(gt=0.0)] | UnsetType = UNSET
+    alarm_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.85
+    over_share: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.75
+    memory_reaction: MemoryReaction | UnsetType = UNSET
+    shed_classes: Annotated[list[RiskKey], Meta(max_length=3)] = msgspec.field(
+        default_factory=lambda: ["3"]
+    )
 
 
 class SlaSpec(Strict, frozen=True, kw_only=True):
     """What was promised. A request that would wait longer than `p99_ms` · `shed_factor` is refused
-    at once."""
+    at once. `infrastructure` is what the processes may use; it stands in the policy `*` alone."""
 
     p99_ms: Annotated[float, Meta(gt=0.0)] = float(INFER_P99_MS)
     shed_factor: Annotated[float, Meta(gt=0.0)] = 1.5
@@ -157,6 +180,7 @@ class SlaSpec(Strict, frozen=True, kw_only=True):
     stages: dict[Stage, Annotated[float, Meta(gt=0.0)]] = msgspec.field(
         default_factory=lambda: {"tokenize": 15.0}
     )
+    infrastructure: dict[ServiceName, InfrastructureSpec] = {}
 
 
 class RolloutSpec(Strict, frozen=True, kw_only=True):

@@ -11,8 +11,9 @@ import msgspec
 
 from contracts.description import describe
 from contracts.errors import COMMON
+from contracts.infrastructure import BUILT_IN, FIELDS, terms_of
 from contracts.methods import EVERY_SERVICE, SERVICES
-from contracts.policies import SlaSpec
+from contracts.policies import ServiceName, SlaSpec
 from contracts.stages import BUDGET_MS
 
 Schema = dict[str, Any]
@@ -38,7 +39,11 @@ def page(services: tuple[str, ...] = SERVICES) -> dict[str, Any]:
             "types": _types(methods),
             "errors": first["errors"],
         },
-        "operational": {"budgets": _each(methods, _budget), "limits": first["limits"]},
+        "operational": {
+            "budgets": _each(methods, _budget),
+            "processes": {name: _processes(name) for name in BUILT_IN if name in services},
+            "limits": first["limits"],
+        },
     }
     return {"digest": _digest(content), **content}
 
@@ -109,6 +114,13 @@ def _method(row: dict[str, Any]) -> dict[str, Any]:
 
 def _budget(row: dict[str, Any]) -> dict[str, Any]:
     return {**row["budget"], "idempotent": row["idempotent"], "streaming": row["streaming"]}
+
+
+def _processes(service: ServiceName) -> dict[str, Any]:
+    """What each process of a service may use, and what happens when its memory is short."""
+    terms = terms_of(service, None, {})
+    limits = {FIELDS[resource]: limit for resource, limit in terms.limits.items()}
+    return {**limits, "memory_reaction": terms.memory_reaction}
 
 
 def _types(methods: Rows) -> dict[str, dict[str, str]]:

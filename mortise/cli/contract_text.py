@@ -17,7 +17,7 @@ def _show_business(business: dict[str, Any]) -> None:
     print_line()
     print_line("1 Business: what is promised, unless a policy or model contract says otherwise")
     sla = business["sla"]
-    rows = [(name, value) for name, value in sla.items() if name != "stages"]
+    rows = [(name, value) for name, value in sla.items() if not isinstance(value, dict)]
     rows += [(f"{stage} p95 ms", value) for stage, value in sla["stages"].items()]
     print_table(("SLA", ""), rows)
     print_table(("stage", "budget ms"), business["stage_budgets_ms"].items())
@@ -57,6 +57,8 @@ def _show_operational(operational: dict[str, Any]) -> None:
         for name, row in methods.items()
     ]
     print_table(("method", "p99 ms", "time-out ms", "idempotent", "streams"), rows)
+    rows = [(service, *map(str, row.values())) for service, row in operational["processes"].items()]
+    print_table(("each process of", *next(iter(operational["processes"].values()))), rows)
     print_table(("limit", ""), [(name, str(v)) for name, v in operational["limits"].items()])
 
 

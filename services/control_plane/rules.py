@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contracts.errors import MeshError
 from contracts.limits import policy_set_max
 from contracts.policies import Policy, PolicySet
-from services.control_plane import rules_traffic, rules_versions
+from services.control_plane import rules_infrastructure, rules_traffic, rules_versions
 from services.control_plane.candidate import Candidate, Surroundings, Violation, name_of
 
 violations_max = 8
@@ -32,6 +32,8 @@ RULES: tuple[Callable[[Candidate], Iterator[Violation]], ...] = (
     rules_traffic.batches_fit,
     rules_traffic.bursts_need_a_rate,
     rules_traffic.stages_fit_the_whole,
+    rules_infrastructure.infrastructure_can_be_kept,
+    rules_infrastructure.cpu_weights_follow_risk,
 )
 
 
