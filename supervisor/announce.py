@@ -1,4 +1,5 @@
-"""What a start prints: each process as it becomes ready, then the socket and a line to try."""
+"""What a start prints: each process as it becomes ready, its steps beside their budgets, then the
+socket and a line to try."""
 
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from supervisor.hint import line_to_look, line_to_try, lines_to_repair
 from supervisor.instance import Instance
 from supervisor.mesh import EDGE, Mesh
 from supervisor.slot import Slot
+from supervisor.startup import TEMPLATE, in_words, steps_of
 
 log = logs.get("supervisor.announce")
 Say = Callable[[str], None]
@@ -38,7 +40,7 @@ class Announcer:
     def forks(self, template: Instance) -> None:
         """The template has imported the backend."""
         if self._is_starting:
-            self._say_steps("template", template, template.ready_s)
+            self._say_steps(TEMPLATE, template, template.ready_s)
 
     def answered(self, slot: Slot, instance: Instance, health: Health) -> None:
         """A service answered: announce it when it is ready by its own word."""
@@ -89,7 +91,7 @@ class Announcer:
             self._say_words(cause_of(mesh.template.last_words))
 
     def _say_steps(self, label: str, instance: Instance, until_s: float) -> None:
-        steps = ", ".join(f"{name} {took:.3f}" for name, took in instance.durations_s.items())
+        steps = in_words(steps_of(label, instance.durations_s))
         total_s = until_s - instance.started_s
         self._say(f"{label:<16} ready in {total_s:.2f} s ({steps}) pid {instance.pid}")
 

@@ -208,7 +208,7 @@ class Mesh:
         active.answered_s = now_s
         if health is not None:
             if not active.is_standby:
-                active.durations_s.setdefault("probe", now_s - active.ready_s)
+                active.durations_s.setdefault("answer", now_s - active.ready_s)
             self.on_answer(slot, active, health)
             if self.is_live:
                 for other in self.slots:

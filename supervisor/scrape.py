@@ -84,7 +84,7 @@ class Scrape:
 
     async def text(self) -> bytes:
         """The exposition of this moment; a service that does not answer is left out."""
-        slots = self._mesh.slots
+        slots = list(self._mesh.slots)  # their number may change meanwhile
         answers = await asyncio.gather(
             *(self._mesh.probes[slot.spec.label].metrics() for slot in slots)
         )

@@ -2,10 +2,13 @@
 
 import os
 
+import msgspec
+
 from contracts.types import Open
 from supervisor.instance import Instance
 from supervisor.mesh import Mesh
 from supervisor.slot import Slot
+from supervisor.startup import TEMPLATE, StartupRow, steps_of
 
 
 class StandbyRow(Open, frozen=True, kw_only=True):
@@ -40,7 +43,9 @@ class ChildRow(Open, frozen=True, kw_only=True):
 
 class MeshStatus(Open, frozen=True, kw_only=True):
     """The mesh of one home. `state`: ready; degraded (serves, but a child is missing or serves
-    less); live (all run, the edge cannot answer yet); starting (a child is not up)."""
+    less); live (all run, the edge cannot answer yet); starting (a child is not up). `startup`: how
+    long each step of the start of the processes that run now took, beside its budget.
+    """
 
     running: bool
     state: str
@@ -50,6 +55,7 @@ class MeshStatus(Open, frozen=True, kw_only=True):
     uptime_s: float
     template_pid: int | None
     children: list[ChildRow]
+    startup: list[StartupRow] = msgspec.field(default_factory=list)
 
 
 def status_of(mesh: Mesh, home: str, run_dir: str, now_s: float) -> MeshStatus:
@@ -70,7 +76,26 @@ def status_of(mesh: Mesh, home: str, run_dir: str, now_s: float) -> MeshStatus:
         uptime_s=now_s - mesh.started_s,
         template_pid=template.pid or None if template is not None else None,
         children=children,
+        startup=_startup(mesh),
     )
+
+
+def _startup(mesh: Mesh) -> list[StartupRow]:
+    """The template first; a place that nobody fills has no row."""
+    found = [] if mesh.template is None else [(TEMPLATE, mesh.template.instance)]
+    found += [(slot.spec.label, slot.active) for slot in mesh.slots]
+    return [
+        StartupRow(
+            process=process,
+            pid=instance.pid or None,
+            seconds=round(
+                instance.ready_s - instance.started_s + instance.durations_s.get("answer", 0.0), 4
+            ),
+            steps=steps_of(process, instance.durations_s),
+        )
+        for process, instance in found
+        if instance is not None and instance.state == "ready"
+    ]
 
 
 def _child(mesh: Mesh, slot: Slot, now_s: float) -> ChildRow:

@@ -60,7 +60,7 @@ def test_a_moved_home_starts_with_the_same_digests(folder: Path) -> None:
     assert started.returncode == 0, started.stdout + started.stderr
     for service in ("control_plane", "data_fabric", "model_runtime", "orchestrator"):
         assert f"{service} 0" in started.stdout
-    assert "probe" in started.stdout
+    assert "answer" in started.stdout
     before = lineage(started.stdout)
     assert command("supervisor", "stop", "--home", str(home)).returncode == 0
     assert command("supervisor", "status", "--home", str(home)).returncode == run.EXIT_DOWN
