@@ -66,7 +66,7 @@ def load_mapped(folder: Path, digest: str) -> Any:
     """As the runtime loads a pack that was verified before."""
     manifest, identities = VerifiedCache(folder / "models", folder / "verified").verify(digest)
     tensors = map_tensors(pack_path(folder / "models", digest), manifest, identities)
-    model = TorchModule.load(manifest, tensors)
+    model = TorchModule.load(manifest, tensors, {})
     return lambda x: model.forward([x], 1)
 
 

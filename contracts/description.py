@@ -17,10 +17,16 @@ from contracts.limits import PROTOCOL_VERSION
 from contracts.methods import METHODS, Method
 from contracts.pack import Manifest
 from contracts.policies import Policy
+from contracts.program import Program
 from contracts.service import BudgetRow, Description, ErrorDescription, MethodRow
 from contracts.types import UNSET, Scalar
 
-DOCUMENTS: dict[str, Any] = {"manifest": Manifest, "policy": Policy, "view_header": ViewHeader}
+DOCUMENTS: dict[str, Any] = {
+    "manifest": Manifest,
+    "policy": Policy,
+    "program": Program,
+    "view_header": ViewHeader,
+}
 """Files that users write or keep: a newer mesh must still read them."""
 
 

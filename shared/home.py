@@ -50,7 +50,8 @@ class OrchestratorTable(Strict, frozen=True, kw_only=True):
 class RuntimeTable(Strict, frozen=True, kw_only=True):
     """`[runtime]`. 0 in the file stands for as many `threads` as fit, and for a `replicas_max`
     of `replicas`; both are always resolved (≥ 1) in what a process gets. `trusted_code` holds
-    pack digests."""
+    pack digests. `backends` are installed packages' entry points (group `mortise.backends`) that
+    a pack may name beside the built-in ones."""
 
     backend: Literal["torch"] = "torch"
     replicas: Annotated[int, Meta(ge=1, le=replicas_limit)] = 1
@@ -59,6 +60,7 @@ class RuntimeTable(Strict, frozen=True, kw_only=True):
     standby: bool = True
     memory_mib_max: Annotated[int, Meta(ge=256)] = 8_192
     trusted_code: list[str] = field(default_factory=list)
+    backends: list[Name] = field(default_factory=list)
 
 
 class SourceTable(Strict, frozen=True, kw_only=True):
@@ -112,10 +114,11 @@ class Config(Strict, frozen=True, kw_only=True):
         return tables[service]
 
     def placed(self, cores: int) -> "Config":
-        """The same with placement resolved: threads × replicas ≤ cores − 1, at least 1."""
+        """The same with placement resolved: threads × replicas_max ≤ cores − 1, at least 1, so
+        that runtimes added later oversubscribe nothing."""
         runtime = self.runtime
-        threads = runtime.threads or max(1, (cores - 1) // runtime.replicas)
         replicas_max = max(runtime.replicas, runtime.replicas_max)
+        threads = runtime.threads or max(1, (cores - 1) // replicas_max)
         resolved = msgspec.structs.replace(runtime, threads=threads, replicas_max=replicas_max)
         return msgspec.structs.replace(self, runtime=resolved)
 

@@ -3,6 +3,7 @@
 The same arrays, contract and provenance give the same bytes, hence the same digest.
 """
 
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import safetensors.numpy
+import safetensors
 
 from contracts.inference import DATATYPE_BYTES, Datatype
 from contracts.pack import (
@@ -29,16 +30,18 @@ from shared.packs import MANIFEST, VIEW
 
 WEIGHTS = "weights.safetensors"
 _DATATYPES: dict[str, Datatype] = {
-    "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
-    "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
-    "float16": "FP16", "float32": "FP32", "float64": "FP64",
+    "BOOL": "BOOL", "I8": "INT8", "I16": "INT16", "I32": "INT32", "I64": "INT64",
+    "U8": "UINT8", "U16": "UINT16", "U32": "UINT32", "U64": "UINT64",
+    "F16": "FP16", "BF16": "BF16", "F32": "FP32", "F64": "FP64",
 }  # fmt: skip
+"""By safetensors' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Everything a pack is made of. `tensors` may be empty (a model without weights); `view_sql`
-    is there exactly when the contract names a view."""
+    """Everything a pack is made of. `tensors` may be empty (a model without weights); those named
+    in `bfloat16` hold its bits as UINT16. `view_sql` is there exactly when the contract names a
+    view; `files` are what the backend needs besides."""
 
     contract: ModelContract
     architecture: Architecture
@@ -46,27 +49,31 @@ class Draft:
     tensors: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     encoders: tuple[ColumnEncoder, ...] = ()
     view_sql: str | None = None
+    backend: str = "torch"
+    bfloat16: frozenset[str] = frozenset()
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def write_pack(draft: Draft, models_dir: Path) -> str:
     """Write the pack into `models_dir`; returns its digest. Raises PACK_INVALID when the draft
     breaks a rule of packs."""
     with tempfile.TemporaryDirectory(prefix="pack") as folder:
-        _write(draft, Path(folder))
+        write_folder(draft, Path(folder))
         digest, _ = stage(Path(folder), models_dir)
     return digest
 
 
-def _write(draft: Draft, folder: Path) -> None:
-    contents: dict[str, bytes] = {}
+def write_folder(draft: Draft, folder: Path) -> None:
+    """Write the pack's files into an empty folder."""
+    contents: dict[str, bytes] = dict(draft.files)
     if draft.tensors:
-        arrays = {name: np.ascontiguousarray(array) for name, array in draft.tensors.items()}
-        contents[WEIGHTS] = safetensors.numpy.save(arrays)
+        contents[WEIGHTS] = _encode(draft)
     if draft.view_sql is not None:
         contents[VIEW] = draft.view_sql.encode()
     tensors = _index(contents[WEIGHTS]) if draft.tensors else []
     manifest = Manifest(
         format=1,
+        backend=draft.backend,
         contract=draft.contract,
         architecture=draft.architecture,
         encoders=list(draft.encoders),
@@ -83,16 +90,35 @@ def _write(draft: Draft, folder: Path) -> None:
         (folder / path).write_bytes(content)
 
 
+def _encode(draft: Draft) -> bytes:
+    """The tensors as a safetensors file."""
+    arrays = {
+        name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        for name, array in draft.tensors.items()
+    }
+    encoded: bytes = safetensors.serialize(
+        {
+            name: safetensors.TensorSpec(
+                dtype="bfloat16" if name in draft.bfloat16 else array.dtype.name,
+                shape=draft.tensors[name].shape,
+                data_ptr=array.ctypes.data,
+                data_len=array.nbytes,
+            )
+            for name, array in arrays.items()
+        }
+    )
+    return encoded
+
+
 def _index(encoded: bytes) -> list[PackTensor]:
     """Where each tensor lies, read back from the file's own header (safetensors format)."""
     start = 8 + int.from_bytes(encoded[:8], "little")
     header: dict[str, Any] = msgspec.json.decode(encoded[8:start])
-    arrays = safetensors.numpy.load(encoded)
     rows = []
     for name, row in sorted(header.items()):
         begin, end = row["data_offsets"]
-        datatype = _DATATYPES[arrays[name].dtype.name]
-        assert end - begin == arrays[name].size * DATATYPE_BYTES[datatype]
+        datatype = _DATATYPES[row["dtype"]]
+        assert end - begin == math.prod(row["shape"]) * DATATYPE_BYTES[datatype]
         rows.append(
             PackTensor(
                 name=name,

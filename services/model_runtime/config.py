@@ -23,11 +23,15 @@ lane_rows_max = 64
 the batch that the orchestrator fills for a small model. Each row count keeps its views."""
 warm_rows = 32
 """The larger of the two batches with which a model is warmed and its cost measured."""
+warm_tokens = 64
+"""Tokens of a row, of a token model."""
 warm_runs_max = 20
 warm_seconds_max = 0.05
 """Warming ends after this many runs or seconds per batch size, whichever comes first."""
 weights_share_max = 0.8
 """P4: weights over this share of the available memory are refused before they are mapped."""
+side_file_bytes_max = 64 * 1024 * 1024
+"""Of a pack's file that holds no tensor: it is read into memory whole."""
 switch_interval_s = 0.0005
 """How long the compute thread may hold the interpreter while the loop wants it; Python's default
 of 5 ms would delay every frame that arrives during pre- or postprocessing."""

@@ -3,17 +3,18 @@
 Runs on the loader thread; touches nothing that serves.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import MeshError
 from contracts.types import UNSET
 from services.model_runtime import memory
-from services.model_runtime.backends.torch_module import TorchModule
+from services.model_runtime.backends.registry import find_backend
 from services.model_runtime.budget import needed_bytes
 from services.model_runtime.config import weights_share_max
 from services.model_runtime.generations import LoadTimes
-from services.model_runtime.mapping import map_tensors
+from services.model_runtime.mapping import map_tensors, read_files
 from services.model_runtime.model import Model
 from shared.clock import Clock
 from shared.pack_cache import VerifiedCache
@@ -24,12 +25,14 @@ mib = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Loads packs of one home. `memory_mib_max` bounds the weights of all loaded versions."""
+    """Loads packs of one home. `memory_mib_max` bounds the weights of all loaded versions;
+    `backends` are the third-party ones that the home allows."""
 
     models_dir: Path
     cache: VerifiedCache
     memory_mib_max: int
     clock: Clock
+    backends: Sequence[str] = ()
 
     def predict(self, digest: str) -> int:
         """Bytes that the pack's model will take of the budget. Raises MeshError PACK_INVALID."""
@@ -49,10 +52,15 @@ class Loader:
         weights_bytes = sum(tensor.bytes for tensor in manifest.tensors)
         self._admit(weights_bytes, loaded_bytes)
         verified_us = self.clock.monotonic_us()
-        tensors = map_tensors(pack_path(self.models_dir, digest), manifest, identities)
+        kind = find_backend(manifest, self.backends)
+        path = pack_path(self.models_dir, digest)
+        tensors = map_tensors(path, manifest, identities)
         has_view = manifest.contract.view is not UNSET
         view_sql = read_view(self.models_dir, digest) if has_view else None
-        backend = TorchModule.load(manifest, tensors)
+        try:
+            backend = kind.load(manifest, tensors, read_files(path, manifest, identities))
+        except ValueError as error:
+            raise MeshError("PACK_INVALID", f"backend {manifest.backend}: {error}") from error
         model = Model(manifest, backend, view_sql, self.clock)
         mapped_us = self.clock.monotonic_us()
         backend.warm()

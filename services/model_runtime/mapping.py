@@ -16,7 +16,8 @@ import numpy as np
 
 from contracts.errors import MeshError
 from contracts.pack import Manifest
-from shared.packs import Identity
+from services.model_runtime.config import side_file_bytes_max
+from shared.packs import VIEW, Identity
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NUMPY_TYPES: dict[str, str] = {
@@ -50,16 +51,48 @@ def map_tensors(
     }
 
 
+def read_files(
+    path: Path, manifest: Manifest, identities: Mapping[str, Identity]
+) -> dict[str, bytes]:
+    """The content of each file of the pack that holds no tensor, the view apart, by name: small
+    ones that a backend reads itself. Raises PACK_INVALID for one that is no longer the one that was
+    verified, or larger than `side_file_bytes_max`."""
+    weights = {tensor.file for tensor in manifest.tensors}
+    return {
+        file.path: _read(path / file.path, identities[file.path])
+        for file in manifest.files
+        if file.path not in weights and file.path != VIEW
+    }
+
+
 def native(array: Array) -> Array:
     """The same numbers in this machine's byte order; the array itself where it already is."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _map(path: Path, identity: Identity) -> mmap.mmap:
+def _read(path: Path, identity: Identity) -> bytes:
+    if identity.bytes > side_file_bytes_max:
+        raise MeshError(
+            "PACK_INVALID",
+            f"{path.name} is {identity.bytes} bytes and holds no tensor, side_file_bytes_max is"
+            f" {side_file_bytes_max}",
+        )
+    with os.fdopen(_open(path, identity), "rb") as file:
+        return file.read(identity.bytes)
+
+
+def _open(path: Path, identity: Identity) -> int:
+    """A descriptor of the very file that was verified."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if Identity.of(os.fstat(descriptor)) != identity:
+        os.close(descriptor)
+        raise MeshError("PACK_INVALID", f"{path.name} changed after it was verified")
+    return descriptor
+
+
+def _map(path: Path, identity: Identity) -> mmap.mmap:
+    descriptor = _open(path, identity)
     try:
-        if Identity.of(os.fstat(descriptor)) != identity:
-            raise MeshError("PACK_INVALID", f"{path.name} changed after it was verified")
         # POPULATE enters the cached pages at once: a fault for every 64 KiB took twice as long.
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         return mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ)

@@ -78,6 +78,7 @@ class ModelRuntime(Service):
                 cache=VerifiedCache(home / "models", home / ".mortise/verified", self._clock),
                 memory_mib_max=self.environment.config.memory_mib_max,
                 clock=self._clock,
+                backends=self.environment.config.backends,
             ),
             self._loader_thread,
             self._compute_thread,

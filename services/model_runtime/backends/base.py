@@ -29,11 +29,18 @@ class Lane:
 
 
 class Backend(Protocol):
-    """A loaded model. One thread at a time calls it; which one may change between calls."""
+    """A loaded model. One thread at a time calls it; which one may change between calls.
+
+    docs/backends.md says how to write one; `services/jobs/backend_checks.py` tries what it asks.
+    """
 
     @classmethod
-    def load(cls, manifest: Manifest, tensors: Mapping[str, Array]) -> Self:
-        """From mapped, read-only tensors. Raises PACK_INVALID when the pack does not fit."""
+    def load(
+        cls, manifest: Manifest, tensors: Mapping[str, Array], files: Mapping[str, bytes]
+    ) -> Self:
+        """From mapped, read-only tensors and the content of the pack's other files by name (the
+        view's SQL is none of them). Raises PACK_INVALID, or ValueError, when the pack does not
+        fit."""
         ...
 
     def warm(self) -> None:

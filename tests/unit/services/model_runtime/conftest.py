@@ -27,7 +27,9 @@ class FakeBackend:
         self.is_closed = False
 
     @classmethod
-    def load(cls, manifest: Manifest, tensors: Mapping[str, Array]) -> "FakeBackend":
+    def load(
+        cls, manifest: Manifest, tensors: Mapping[str, Array], files: Mapping[str, bytes]
+    ) -> "FakeBackend":
         """Doubles."""
         return cls(lambda x: x * 2)
 

@@ -65,7 +65,7 @@ class Cheap(TorchModule):
 
 def load() -> tuple[Model, Cheap, ManualClock]:
     """`tiny`, and a clock at which `WAITED_US` have passed since the batch came at 0."""
-    backend = Cheap.load(manifest(), tiny().tensors)
+    backend = Cheap.load(manifest(), tiny().tensors, {})
     assert isinstance(backend, Cheap)
     clock = ManualClock(monotonic_s=WAITED_US / 1e6)
     return Model(manifest(), backend, None, clock), backend, clock
@@ -256,11 +256,14 @@ def test_only_a_plain_mlp_has_lanes() -> None:
     whole, tensors = manifest(), tiny().tensors
     twice = msgspec.structs.replace(whole.contract, outputs=whole.contract.outputs * 2)
     halves = {name: array.astype(np.float64) for name, array in tensors.items()}
-    assert TorchModule.load(whole, tensors).lane(1) is not None
-    assert TorchModule.load(msgspec.structs.replace(whole, contract=twice), tensors).lane(1) is None
-    assert TorchModule.load(whole, halves).lane(1) is None
-    assert TorchModule.load(whole, tensors).lane(lane_rows_max + 1) is None
-    assert TorchModule.load(whole, tensors).lane(0) is None
+    assert TorchModule.load(whole, tensors, {}).lane(1) is not None
+    assert (
+        TorchModule.load(msgspec.structs.replace(whole, contract=twice), tensors, {}).lane(1)
+        is None
+    )
+    assert TorchModule.load(whole, halves, {}).lane(1) is None
+    assert TorchModule.load(whole, tensors, {}).lane(lane_rows_max + 1) is None
+    assert TorchModule.load(whole, tensors, {}).lane(0) is None
 
 
 def test_a_classifier_is_never_quick() -> None:

@@ -10,7 +10,7 @@ import torch
 from contracts.errors import MeshError
 from contracts.pack import Architecture, ColumnEncoder, Manifest, ViewReference
 from services.jobs.bench_packs import tiny
-from services.model_runtime.backends import torch_module
+from services.model_runtime.backends import torch_memory
 from services.model_runtime.backends.architectures import ARCHITECTURES, Tabular, build
 from services.model_runtime.backends.torch_module import TorchModule, pin_numerics
 from services.model_runtime.config import buffer_rows, warm_rows
@@ -49,7 +49,7 @@ def load_tiny() -> TorchModule:
     arrays = dict(tiny().tensors)
     for array in arrays.values():
         array.flags.writeable = False
-    return TorchModule.load(manifest(tiny()), arrays)
+    return TorchModule.load(manifest(tiny()), arrays, {})
 
 
 def expected(x: Array) -> Array:
@@ -91,12 +91,12 @@ def test_rows_do_not_depend_on_their_batch_mates() -> None:
 def test_weights_are_not_copied() -> None:
     """The tensors lie in the arrays' own memory."""
     array = np.ones(4, dtype=np.float32)
-    assert torch_module._tensor(array, is_bfloat16=False).data_ptr() == array.ctypes.data
+    assert torch_memory.as_tensor(array, is_bfloat16=False).data_ptr() == array.ctypes.data
 
 
 def test_bfloat16_weights_are_read_by_their_bits() -> None:
     """1.0 in bfloat16 is 0x3F80."""
-    tensor = torch_module._tensor(np.array([0x3F80], dtype=np.uint16), is_bfloat16=True)
+    tensor = torch_memory.as_tensor(np.array([0x3F80], dtype=np.uint16), is_bfloat16=True)
     assert tensor.dtype == torch.bfloat16
     assert tensor.tolist() == [1.0]
 
@@ -127,7 +127,7 @@ def test_tensors_that_do_not_fit_the_architecture_are_an_invalid_pack(
         | {"architecture": architecture}
     )
     with pytest.raises(MeshError, match="PACK_INVALID") as caught:
-        TorchModule.load(changed, tiny().tensors)
+        TorchModule.load(changed, tiny().tensors, {})
     assert reason in caught.value.message
 
 
