@@ -37,6 +37,7 @@ MODULES = (
     "services.orchestrator.deadlines", "services.orchestrator.dispatch",
     "services.orchestrator.execution", "services.orchestrator.fairness",
     "services.orchestrator.forecast",
+    "services.orchestrator.memory_gate",
     "services.orchestrator.numbers", "services.orchestrator.observe",
     "services.orchestrator.output_contract", "services.orchestrator.pipeline",
     "services.orchestrator.plan", "services.orchestrator.queue", "services.orchestrator.replica",
@@ -49,6 +50,7 @@ MODULES = (
     "services.orchestrator.segment", "services.orchestrator.shedding",
     "services.orchestrator.spool", "services.orchestrator.stamps",
     "services.orchestrator.tensors",
+    "services.orchestrator.token_cost", "services.orchestrator.tokens",
 )  # fmt: skip
 """What runs for each request. Modules of msgspec structs are C already and stay as they are."""
 TREE = Path(__file__).resolve().parents[2]

@@ -12,6 +12,7 @@ from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Bytes, Part, Work
 from services.orchestrator.rows import count_rows, divide_rows
 from services.orchestrator.tensors import check_tensors
+from services.orchestrator.tokens import pack_tokens
 from shared.access import Peer
 
 ONE = [(0, 1)]
@@ -45,10 +46,11 @@ def wanted_outputs(body: InferenceRequest, plan: ModelPlan) -> Sequence[int]:
 
 
 def check_input(body: InferenceRequest, plan: ModelPlan) -> tuple[int, int, list[Bytes]]:
-    """Rows, bytes, and the tensors' data in the contract's order (none for raw rows).
+    """Rows, bytes, and the tensors' data in the contract's order (none for raw rows; of a token
+    model see `pack_tokens`).
 
     Raises INVALID_REQUEST unless the request has exactly one form, and the one that the model
-    takes, tensors that keep its contract, and not too many rows.
+    takes, tensors or ids that keep its contract, and not too many rows; INPUT_TOO_LONG.
     """
     form = body.form()
     if body.explain:
@@ -61,6 +63,8 @@ def check_input(body: InferenceRequest, plan: ModelPlan) -> tuple[int, int, list
     if body.inputs is not UNSET:
         rows, tensors = check_tensors(body.inputs, plan.inputs)
         size = rows * plan.input_row_bytes
+    elif plan.tokens is not None:
+        rows, size, tensors = pack_tokens(body, plan)
     else:
         assert body.rows is not UNSET, "a plan takes inputs or rows"
         rows, size = count_rows(body.rows), memoryview(body.rows).nbytes

@@ -83,7 +83,8 @@ class Allowances:
         }
 
     def take(self, model: str, tenant: str, rows: int, now_s: float, wall_s: float) -> None:
-        """Charge a request, or raise QUOTA_EXCEEDED naming the limit and when to come again."""
+        """Charge a request of so many rows (of a token model: tokens), or raise QUOTA_EXCEEDED
+        naming the limit and when to come again."""
         self._begin_day(int(wall_s // DAY_S))
         holders = self._holders(model, tenant)
         buckets = []

@@ -20,6 +20,7 @@ from services.orchestrator.combinations import Combined
 from services.orchestrator.output_contract import check_predictions
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.request import Part, Work
+from services.orchestrator.tokens import tokens_of_rows
 
 _OK = Item(status="ok")
 _NO_MARKS: list[Mark] = []
@@ -67,7 +68,11 @@ def answer_of(
 ) -> InferenceResponse:
     """The answer; `items` is what `statuses` returned."""
     plan = work.plan
-    rows = work.rows if items is UNSET else sum(item is _OK for item in items)
+    rows, tokens = work.rows, work.tokens
+    if items is not UNSET:
+        rows = sum(item is _OK for item in items)
+        if tokens:
+            tokens = tokens_of_rows(work, [item is _OK for item in items])
     answer = InferenceResponse(
         id=work.request_id,
         trace_id=work.call.trace_id,
@@ -78,7 +83,7 @@ def answer_of(
         degraded=work.variant == "fallback",
         marks=_NO_MARKS,
         outputs=_outputs_of(work, rows),
-        usage=Usage(rows=rows, tokens_in=0, tokens_out=0),
+        usage=Usage(rows=rows, tokens_in=tokens, tokens_out=0),
         timing_us=times,
         lineage=cast(Lineage, combined.lineage),
     )
@@ -117,7 +122,7 @@ def receipt_of(
         risk_level=body.risk_level,
         peer_uid=work.call.peer.uid,
         rows=answer.usage.rows,
-        tokens_in=0,
+        tokens_in=answer.usage.tokens_in,
         tokens_out=0,
         compute_us=_compute_us(work),
         total_us=timing.total,
@@ -175,10 +180,13 @@ def _marks(freshness_s: float | UnsetType, frozen: list[str], plan: ModelPlan) -
 
 
 def _compute_us(work: Work) -> int:
-    """The request's share of its batches' forwards, by rows."""
+    """The request's share of its batches' forwards, by rows, of a token model by tokens."""
     compute_us = 0
     for part in work.parts:
         batch = part.batch
         if batch is not None and batch.executed is not None:
-            compute_us += batch.executed.forward_us * part.good_rows // batch.rows
+            if part.tokens:
+                compute_us += batch.executed.forward_us * part.tokens // batch.tokens_real
+            else:
+                compute_us += batch.executed.forward_us * part.good_rows // batch.rows
     return compute_us

@@ -1,7 +1,8 @@
 """When a lane's parts leave as a batch, how long requests are divided, and how rows are joined.
 
 An idle runtime is fed at once. While every runtime that has the version is busy, parts gather until
-the rows are full or the first arrival has waited the window.
+the rows are full or the first arrival has waited the window; and what is in a batch is decided as
+late as the runtime allows, so that who arrives meanwhile takes its place in the fair order.
 """
 
 from collections.abc import Callable, Container
@@ -11,29 +12,45 @@ from contracts.policies import BatchingPolicy, BatchingSpec, PolicySet
 from services.orchestrator.config import batch_bytes_max
 from services.orchestrator.request import Bytes
 
+IDLE = float("-inf")
+"""From when a runtime that computes nothing needs a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How parts gather."""
+    """How parts gather. Of token models: a batch has at most `tokens_max` tokens, counted as they
+    are computed, rows times the longest; a part over `tokens_split` goes alone; a row over
+    `tokens_max` is refused unless `takes_oversize`."""
 
     wait_s: float
     rows_max: int
     bytes_max: int = batch_bytes_max
+    tokens_max: int = 8_192
+    tokens_split: int = 1_000
+    takes_oversize: bool = False
 
     @classmethod
     def of(cls, spec: BatchingSpec) -> "Window":
         """The window that a batching policy asks for."""
-        return cls(spec.wait_ms / 1_000, spec.rows_max)
+        return cls(
+            spec.wait_ms / 1_000,
+            spec.rows_max,
+            batch_bytes_max,
+            spec.tokens_max,
+            spec.tokens_split,
+            spec.oversize == "alone",
+        )
 
 
-def leaves_at(rows: int, oldest_s: float, window: Window, *, is_idle: bool) -> float:
-    """When waiting rows may leave to a runtime with a credit: −inf is now.
+def leaves_at(rows: int, oldest_s: float, window: Window, wanted_s: float) -> float:
+    """When waiting rows may leave to a runtime with a credit.
 
-    `rows` ≥ 1 wait, the first since `oldest_s`; `is_idle`: that runtime computes nothing.
+    `rows` ≥ 1 wait, the first since `oldest_s`. `wanted_s`: from when that runtime needs another
+    batch so as not to pause, IDLE when it computes nothing.
     """
-    if is_idle or rows >= window.rows_max:
-        return float("-inf")
-    return oldest_s + window.wait_s
+    if wanted_s == IDLE or rows >= window.rows_max:
+        return wanted_s
+    return max(wanted_s, oldest_s + window.wait_s)
 
 
 def spans_of(rows: int, row_bytes: int, window: Window) -> list[tuple[int, int]]:

@@ -37,6 +37,11 @@ cost_batches_min = 8
 """Before so many batches nothing is decided by their cost."""
 cost_outlier_spreads = 4.0
 """How many usual distances from the expected cost a single batch can move the fit."""
+bind_ahead_s = 0.002
+"""How long before a runtime is done its next batch is sent, and what batches of the version usually
+spend on their way and differ from their expected cost: a timer's grain and a late wake."""
+bind_spreads = 2.0
+"""So many usual distances from the expected cost."""
 quota_keep_s = 1.0
 """How often what was used of the daily quotas is written down."""
 shares_memory_s = 0.25

@@ -1,5 +1,5 @@
-"""What a batch of one model version costs: forward seconds ≈ `batch_s` + `row_s` · rows, fitted
-online. Pure: reads no clock.
+"""What a batch of one model version costs: forward seconds ≈ `batch_s` + `row_s` · rows +
+`token_s` · tokens (0 without tokens), fitted online. Pure: reads no clock.
 
 Weighted least squares over running sums that forget: each new batch counts fully, the one before
 it `keep` times as much, and so on, so that the fit follows a model whose speed changes. Invariants:
@@ -18,6 +18,7 @@ from services.orchestrator.config import (
     cost_batches_min,
     cost_outlier_spreads,
 )
+from services.orchestrator.token_cost import TokenSums
 
 _keep = 1.0 - 1.0 / cost_batches_kept
 _spread_share_min = 0.05
@@ -37,6 +38,7 @@ class CostModel:
         self.batches = 0
         self.batch_s = 0.0
         self.row_s = 0.0
+        self.token_s = 0.0
         self.overhead_s = 0.0
         self.spread_s = 0.0
         self._weight = 0.0
@@ -44,19 +46,21 @@ class CostModel:
         self._rows_rows = 0.0
         self._time = 0.0
         self._rows_time = 0.0
+        self._tokens: TokenSums | None = None
 
     @property
     def is_known(self) -> bool:
         """Enough batches were seen to decide by."""
         return self.batches >= cost_batches_min
 
-    def predict_s(self, rows: float) -> float:
-        """The expected forward of a batch of so many rows."""
-        return self.batch_s + self.row_s * rows
+    def predict_s(self, rows: float, tokens: float = 0.0) -> float:
+        """The expected forward of a batch of so many rows, and tokens as computed."""
+        return self.batch_s + self.row_s * rows + self.token_s * tokens
 
-    def add(self, rows: int, forward_s: float, overhead_s: float) -> None:
-        """Count a batch of `rows` ≥ 1 rows; both times are ≥ 0."""
-        took_s = self._usual(rows, forward_s)
+    def add(self, rows: int, forward_s: float, overhead_s: float, tokens: int = 0) -> None:
+        """Count a batch of `rows` ≥ 1 rows; both times are ≥ 0. `tokens` ≥ 0, as computed: of a
+        version with tokens in each batch, else in none."""
+        took_s = self._usual(rows, forward_s, tokens)
         self.batches += 1
         count = float(rows)
         self._weight = self._weight * _keep + 1.0
@@ -66,13 +70,22 @@ class CostModel:
         self._rows_time = self._rows_time * _keep + count * took_s
         share = max(1.0 / self.batches, 1.0 / cost_batches_kept)
         self.overhead_s += (overhead_s - self.overhead_s) * share
-        self._fit()
+        if tokens:
+            self._fit_tokens(count, float(tokens), took_s)
+        else:
+            self._fit()
 
-    def _usual(self, rows: int, forward_s: float) -> float:
+    def _fit_tokens(self, rows: float, tokens: float, took_s: float) -> None:
+        if self._tokens is None:
+            self._tokens = TokenSums()
+        self._tokens.add(rows, tokens, took_s, _keep)
+        self.batch_s, self.row_s, self.token_s = self._tokens.fit(self.row_s, self.token_s)
+
+    def _usual(self, rows: int, forward_s: float, tokens: int) -> float:
         """The time as it counts: not farther from what is expected than usual."""
         if not self.is_known:
             return forward_s
-        expected_s = self.predict_s(rows)
+        expected_s = self.predict_s(rows, tokens)
         distance_s = forward_s - expected_s
         least_s = _spread_share_min * expected_s + _spread_s_min
         limit_s = cost_outlier_spreads * max(self.spread_s, least_s)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contracts.errors import MeshError
 from contracts.execution import Executed
-from services.orchestrator.batching import leaves_at
+from services.orchestrator.batching import IDLE, leaves_at
 from services.orchestrator.config import retries_max
 from services.orchestrator.deadlines import Awaited, Wheel
 from services.orchestrator.execution import Batch
@@ -129,13 +129,14 @@ class Dispatcher:
         replica = self.replicas.choose(lane.plan, now_s, for_whom)
         if replica is None:
             return False
-        leaves_s = leaves_at(rows, lane.oldest_s(), lane.window, is_idle=not replica.batches)
+        wanted_s = self.forecast.wanted_s(lane.plan, replica) if replica.batches else IDLE
+        leaves_s = leaves_at(rows, lane.oldest_s(), lane.window, wanted_s)
         if leaves_s > now_s:
             self._wake_at(leaves_s, now_s)
             return False
         parts = self.queue.take(lane, now_s, only, is_apart=for_whom != SHARED)
         batch = Batch(lane.plan, parts, now_s)
-        batch.expected_s = self.forecast.expected_s(lane.plan, batch.rows)
+        batch.expected_s = self.forecast.expected_s(lane.plan, batch.rows, batch.tokens)
         self.batches += 1
         self.retries.sent(len(parts), now_s)
         self.replicas.send(replica, batch, now_s)

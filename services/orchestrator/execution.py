@@ -18,6 +18,7 @@ from services.orchestrator.output_contract import check_outputs
 from services.orchestrator.plan import ModelPlan, TensorPlan
 from services.orchestrator.request import Part, Where
 from services.orchestrator.stamps import batch_stages
+from services.orchestrator.tokens import join_tokens
 from shared.deadline import remaining_us, share_deadline
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Batch:
 
     `is_out` from being sent until it is answered, lost or given up; `stages_us` are the stages that
     its parts have in common. `has_own_deadline`: it ends before the last of its requests does.
-    `expected_s`: how long its forward should take, 0 where that is not known.
+    `expected_s`: how long its forward should take, 0 where that is not known. Of a token model:
+    `tokens` as computed (`rows` · the longest), `tokens_real` without padding; `charge` see `Part`.
     `deadline_s` and `slot` are the wheel's; times are monotonic seconds.
     """
 
@@ -44,6 +46,9 @@ class Batch:
     instance = ""
     msgid = -1
     expected_s = 0.0
+    tokens = 0
+    tokens_real = 0
+    charge = 0
     sent_s = 0.0
     answered_s = 0.0
     slot = 0
@@ -61,6 +66,10 @@ class Batch:
             row += part.good_rows
             latest_s = max(latest_s, part.work.deadline_s)
         self.rows = row
+        if plan.tokens is not None:
+            self.tokens = row * max([part.longest for part in parts])
+            self.tokens_real = sum([part.tokens for part in parts])
+            self.charge = sum([part.charge for part in parts])
         self.deadline_s = share_deadline(latest_s, now_s, _timeout_s)
         self.has_own_deadline = self.deadline_s < latest_s
 
@@ -84,7 +93,10 @@ class Batch:
             trace_ids.append(work.call.trace_id)
         tensors: list[Tensor] = []
         blocks: list[Raw] = []
-        if plan.view is None:
+        lengths: list[int] = []
+        if plan.tokens is not None:
+            tensors, lengths = join_tokens(parts)
+        elif plan.view is None:
             tensors = [self._join(index, tensor) for index, tensor in enumerate(plan.inputs)]
         else:
             blocks = [part.block for part in parts if part.block is not None]
@@ -97,6 +109,7 @@ class Batch:
             tensors=tensors,
             blocks=blocks,
             trace_ids=trace_ids,
+            lengths=lengths,
         )
 
     def _join(self, index: int, plan: TensorPlan) -> Tensor:

@@ -6,6 +6,10 @@ tenants of a class equally. A flow's start is where its last service ended, in r
 never before the time of the whole; the earliest start is next. So nobody waits for more than the
 others' weights entitle them to, and who was idle has saved up nothing.
 Source: Goyal, Vin, Cheng, "Start-time fair queueing", SIGCOMM 1996.
+
+Rows of a token model count as what they cost: a part's `charge` are the rows of a full batch that
+it stands for. A part that goes alone never joins others, nor do others wait behind it: the batch
+that is being made leaves it where it is, takes what may join, and the next batch of its flow is it.
 """
 
 from bisect import bisect_right, insort
@@ -27,27 +31,30 @@ def deadline_of(part: Part) -> float:
 
 
 class Flow:
-    """One tenant of one risk class; `rows` good rows wait in it. A part that left early stays among
-    `parts` as a dead entry (its `flow` is None) until it is reached or the dead outnumber the
-    living."""
+    """One tenant of one risk class; `rows` good rows wait in it, those that go alone in `lone`. A
+    part that left early stays there as a dead entry (its `flow` is None) until it is reached or
+    the dead outnumber the living. `owes_lone`: the last batch left a lone part behind."""
 
     def __init__(self, risk_level: int) -> None:
         self.risk_level = risk_level
         self.finish = 0.0
         self.is_waiting = False
+        self.owes_lone = False
         self.rows = 0
         self.parts: deque[Part] = deque()
+        self.lone: deque[Part] = deque()
         self._dead = 0
 
     def forget(self, part: Part) -> None:
         """The part ended while it waited."""
         part.flow = None
-        self.rows -= part.good_rows
+        self.rows -= part.charge
         self._dead += 1
-        if self._dead > _compact_min and self._dead * 2 > len(self.parts):
-            living = [part for part in self.parts if part.flow is not None]
-            self.parts.clear()
-            self.parts.extend(living)
+        if self._dead > _compact_min and self._dead * 2 > len(self.parts) + len(self.lone):
+            for parts in (self.parts, self.lone):
+                living = [part for part in parts if part.flow is not None]
+                parts.clear()
+                parts.extend(living)
             self._dead = 0
 
     def rows_until(self, deadline_s: float) -> float:
@@ -58,22 +65,40 @@ class Flow:
         return self.rows * bisect_right(parts, deadline_s, key=deadline_of) / len(parts)
 
     def drop_dead(self) -> None:
-        """Afterwards the first part, if there is one, is alive."""
-        parts = self.parts
-        while parts and parts[0].flow is None:
-            parts.popleft()
-            self._dead -= 1
+        """Afterwards the first part of each kind, if there is one, is alive."""
+        for parts in (self.parts, self.lone):
+            while parts and parts[0].flow is None:
+                parts.popleft()
+                self._dead -= 1
+
+    def source(self, *, joins: bool) -> deque[Part] | None:
+        """Where its next part is, dead ones dropped: to begin a batch with, or (`joins`) to join
+        one that others are in. None: only lone ones are left, which do not join.
+
+        Lone and joining parts take turns batch by batch, so that neither waits for the other's
+        queue to be empty; `lone` is not empty."""
+        self.drop_dead()
+        if self.lone:
+            if joins:
+                self.owes_lone = True
+                return self.parts or None
+            if self.owes_lone or not self.parts:
+                self.owes_lone = False
+                return self.lone
+            self.owes_lone = True
+        return self.parts
 
 
 class RiskClass:
     """The waiting flows of one risk class: `heap` by their starts, `rows` good rows in them.
-    `taken` counts the rows that ever left."""
+    `taken` counts the rows that ever left, `aside` the flows that a batch leaves out."""
 
     def __init__(self, risk_level: int, weight: float) -> None:
         self.risk_level = risk_level
         self.weight = weight
         self.rows = 0
         self.taken = 0
+        self.aside = 0
         self.heap: list[tuple[float, int, Flow]] = []
 
 
@@ -112,8 +137,11 @@ class FairOrder:
         flow = self._flows.get((body.risk_level, body.tenant_id))
         if flow is None:
             flow = self._new_flow(body.risk_level, body.tenant_id)
-        parts, rows = flow.parts, part.good_rows
+        parts = flow.lone if part.is_alone else flow.parts
         part.flow = flow
+        if not part.charge:
+            part.charge = part.good_rows
+        rows = part.charge
         if parts and part.work.deadline_s < parts[-1].work.deadline_s:
             insort(parts, part, key=deadline_of)
         else:
@@ -133,8 +161,8 @@ class FairOrder:
         flow = part.flow
         assert flow is not None, "only a waiting part can be forgotten"
         flow.forget(part)
-        self.rows -= part.good_rows
-        self.classes[flow.risk_level - 1].rows -= part.good_rows
+        self.rows -= part.charge
+        self.classes[flow.risk_level - 1].rows -= part.charge
         self.parts -= 1
 
     def take(
@@ -154,33 +182,52 @@ class FairOrder:
         among = only or self.classes
         moves_time = not is_apart or self.rows == sum([each.rows for each in among])
         batch: list[Part] = []
-        rows = size = 0
+        aside: list[tuple[RiskClass, tuple[float, int, Flow]]] = []
+        rows = size = longest = 0
         while True:
             each = _first(among)
             if each is None:
                 break
             start, _, flow = each.heap[0]
             parts = flow.parts
-            if parts and parts[0].flow is None:
+            if flow.lone:
+                lone_or_joining = flow.source(joins=bool(batch))
+                if lone_or_joining is None:
+                    aside.append((each, heappop(each.heap)))
+                    each.aside += 1
+                    continue
+                parts = lone_or_joining
+            elif parts and parts[0].flow is None:
                 flow.drop_dead()
             if parts:
                 part = parts[0]
                 rows += part.good_rows
                 size += part.bytes
-                if batch and (rows > window.rows_max or size > window.bytes_max):
+                if part.longest > longest:
+                    longest = part.longest
+                if batch and (
+                    rows > window.rows_max
+                    or size > window.bytes_max
+                    or rows * longest > window.tokens_max
+                ):
                     break
                 parts.popleft()
                 part.flow = None
                 batch.append(part)
                 if moves_time and start > self._time:
                     self._time = start
-                self._charge(each, flow, start, part.good_rows, now_s - part.entered_s)
-            if parts:
+                self._charge(each, flow, start, part.charge, now_s - part.entered_s)
+            if flow.parts or flow.lone:
                 self._pushed += 1
                 heapreplace(each.heap, (flow.finish, self._pushed, flow))
             else:
                 heappop(each.heap)
                 flow.is_waiting = False
+            if batch and batch[-1].is_alone:
+                break
+        for each, entry in aside:
+            heappush(each.heap, entry)
+            each.aside = 0
         self.parts -= len(batch)
         return batch
 
@@ -191,7 +238,7 @@ class FairOrder:
         weight = each.weight
         if waited_s >= self.aging_s:
             weight = self._aged(each, waited_s)
-        flow.finish = start + rows * len(each.heap) / weight
+        flow.finish = start + rows * (len(each.heap) + each.aside) / weight
         flow.rows -= rows
         each.rows -= rows
         each.taken += rows

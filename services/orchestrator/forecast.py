@@ -9,6 +9,7 @@ from contracts.inference import InferenceRequest
 from contracts.policies import PolicySet, SlaPolicy, SlaSpec
 from contracts.types import Scalar
 from services.orchestrator.bounds import EVERY
+from services.orchestrator.config import bind_ahead_s, bind_spreads, cost_batches_kept
 from services.orchestrator.cost import CostModel
 from services.orchestrator.execution import Batch
 from services.orchestrator.fairness import RiskClass
@@ -25,7 +26,10 @@ the time there is needs no closer look."""
 
 class Known:
     """What has been learnt of one version. While no more than `calm_rows` wait in `lane`, a request
-    that has at least `calm_s` is in time whatever its class: no closer look is needed."""
+    that has at least `calm_s` is in time whatever its class: no closer look is needed.
+
+    Rows that wait are counted as `Part.charge` does; of a token model such a row came, lately, to
+    `rows_per` real rows and `tokens_per` tokens."""
 
     def __init__(self, plan: ModelPlan) -> None:
         self.what = f"{plan.name} {plan.version}"
@@ -34,6 +38,24 @@ class Known:
         self.lane: Lane | None = None
         self.calm_rows = 0
         self.calm_s = 0.0
+        self.rows_per = 1.0
+        self.tokens_per = 0.0
+        self._charged = 0.0
+
+    def learn(self, batch: Batch, forward_s: float, overhead_s: float) -> None:
+        """A batch came back."""
+        self.cost.add(batch.rows, forward_s, overhead_s, batch.tokens)
+        if batch.tokens:
+            before = self._charged * (1.0 - 1.0 / cost_batches_kept)
+            self._charged = before + batch.charge
+            self.rows_per = (self.rows_per * before + batch.rows) / self._charged
+            self.tokens_per = (self.tokens_per * before + batch.tokens) / self._charged
+
+    def batch_s(self, rows: float) -> float:
+        """The expected forward of a batch of so many rows as they are counted."""
+        if self.tokens_per:
+            return self.cost.predict_s(rows * self.rows_per, rows * self.tokens_per)
+        return self.cost.predict_s(rows)
 
 
 class Forecast:
@@ -63,10 +85,19 @@ class Forecast:
         for known in self._known.values():
             known.lane = None  # looked at closely until the next batch came back
 
-    def expected_s(self, plan: ModelPlan, rows: int) -> float:
-        """The forward of a batch of so many rows; 0 while that is not known."""
+    def expected_s(self, plan: ModelPlan, rows: int, tokens: int) -> float:
+        """The forward of a batch of so many rows and tokens; 0 while that is not known."""
         known = self._known.get(plan)
-        return 0.0 if known is None else known.cost.predict_s(rows)
+        return 0.0 if known is None else known.cost.predict_s(rows, tokens)
+
+    def wanted_s(self, plan: ModelPlan, replica: Replica) -> float:
+        """From when a busy replica needs a batch of this version to go on without a pause; 0, which
+        is long ago, while too little is known of its cost."""
+        known = self._known.get(plan)
+        if known is None or not known.cost.is_known:
+            return 0.0
+        cost = known.cost
+        return replica.free_s - (bind_ahead_s + cost.overhead_s + bind_spreads * cost.spread_s)
 
     def learn(self, batch: Batch, executed: Executed) -> None:
         """A batch came back."""
@@ -76,7 +107,7 @@ class Forecast:
             known = self._known[plan] = Known(plan)
         forward_s = executed.forward_us * 1e-6
         away_s = batch.answered_s - batch.sent_s - executed.wait_us * 1e-6
-        known.cost.add(batch.rows, forward_s, max(0.0, away_s - forward_s))
+        known.learn(batch, forward_s, max(0.0, away_s - forward_s))
         lane = self._queue.lane_of(plan)
         if lane is not None:
             if known.shares is None:
@@ -93,7 +124,7 @@ class Forecast:
             known.lane = None
             return
         known.calm_s = self._patience_s.get(plan.name, self._default_s)
-        pace = self._pace(known.cost, lane.window.rows_max, lane, replicas, 0.0)
+        pace = self._pace(known, lane.window.rows_max, lane, replicas, 0.0)
         spare_s = known.calm_s - pace.overhead_s - batches_always * pace.batch_s
         batches = spare_s * replicas / pace.batch_s - 1.0
         known.calm_rows = int(batches * pace.rows_max / _ease)
@@ -101,7 +132,8 @@ class Forecast:
     def admit(
         self, plan: ModelPlan, body: InferenceRequest, rows: int, deadline_s: float, now_s: float
     ) -> None:
-        """Raises OVERLOADED, with the reason, for a request that would be answered too late."""
+        """Raises OVERLOADED, with the reason, for a request that would be answered too late; `rows`
+        as they are counted (`Part.charge`)."""
         known = self._known.get(plan)
         if known is None:
             return
@@ -138,7 +170,7 @@ class Forecast:
             return  # it is computed at once: if even that is too late, the cost was learnt wrong
         patience_s = self._patience_s.get(plan.name, self._default_s)
         left_s = deadline_s - now_s
-        pace = self._pace(known.cost, max(1, lane.rows), lane, len(replicas), busy_s)
+        pace = self._pace(known, max(1, lane.rows), lane, len(replicas), busy_s)
         if pace.done_s(_ease * (lane.rows + rows)) + pace.overhead_s < min(patience_s, left_s):
             return
         before = self._rows_before(known, lane, given, pace, body, deadline_s)
@@ -147,16 +179,14 @@ class Forecast:
             self.shed += 1
             raise error
 
-    def _pace(
-        self, cost: CostModel, waiting: int, lane: Lane, replicas: int, busy_s: float
-    ) -> Pace:
+    def _pace(self, known: Known, waiting: int, lane: Lane, replicas: int, busy_s: float) -> Pace:
         rows_max = lane.window.rows_max
         return Pace(
-            batch_s=max(1e-9, cost.predict_s(min(rows_max, waiting))),
+            batch_s=max(1e-9, known.batch_s(min(rows_max, waiting))),
             rows_max=rows_max,
             replicas=replicas,
             busy_s=busy_s / replicas,
-            overhead_s=cost.overhead_s,
+            overhead_s=known.cost.overhead_s,
         )
 
     def _rows_before(
@@ -191,6 +221,8 @@ class Forecast:
             cost = known.cost
             found[f"cost_batch_us {known.what}"] = round(cost.batch_s * 1e6, 1)
             found[f"cost_row_us {known.what}"] = round(cost.row_s * 1e6, 2)
+            if known.tokens_per:
+                found[f"cost_token_us {known.what}"] = round(cost.token_s * 1e6, 3)
             found[f"cost_overhead_us {known.what}"] = round(cost.overhead_s * 1e6, 1)
             found[f"cost_batches {known.what}"] = cost.batches
         return found

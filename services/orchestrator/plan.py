@@ -12,7 +12,7 @@ from contracts.errors import MeshError
 from contracts.features import ViewHeader
 from contracts.inference import DATATYPE_BYTES, Datatype
 from contracts.limits import frame_bytes_max
-from contracts.pack import Action, Manifest, TensorContract, ViewReference
+from contracts.pack import Action, Manifest, ModelContract, TensorContract, ViewReference
 from contracts.types import UNSET
 from services.orchestrator.config import answer_overhead_bytes
 from shared.pack_digests import canonical, sha256
@@ -42,11 +42,31 @@ class TensorPlan:
         return cls(contract.name, contract.datatype, row_shape, size)
 
 
+@dataclass(frozen=True, slots=True)
+class TokenPlan:
+    """What the rows of a token model may be. `reserved_id`: what marks padding, where no mask
+    does; else −1."""
+
+    vocabulary: int
+    row_tokens_max: int
+    reserved_id: int
+
+    @classmethod
+    def of(cls, contract: ModelContract) -> "TokenPlan | None":
+        """None for any other model."""
+        tokens = contract.tokens
+        if tokens is UNSET:
+            return None
+        has_mask = len(contract.inputs) > 1
+        return cls(tokens.vocabulary, tokens.row_tokens_max, -1 if has_mask else tokens.pad_id)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelPlan:
     """A model version; equal only to itself.
 
-    `form` is the one form of `infer` that it takes: rows with a view, else inputs.
+    `form` is the one form of `infer` that it takes: rows with a view, input_ids of a token model
+    (`tokens`; its `inputs` are empty, since its rows have no fixed size), else inputs.
     `freshness_s` is the view's SLA. `actions` holds (risk level, action) pairs;
     `key` is name, version and digest. `rows_max` is what the contract allows and one frame holds.
     """
@@ -70,12 +90,18 @@ class ModelPlan:
     view: ViewReference | None
     freshness_s: float
     key: Key
+    tokens: TokenPlan | None = None
 
     def takes_the_same_as(self, other: "ModelPlan") -> bool:
         """Whether what this version was given can be given to the other one as it is."""
         mine = None if self.view is None else self.view.digest
         theirs = None if other.view is None else other.view.digest
-        return self.inputs == other.inputs and mine == theirs and self.outputs == other.outputs
+        return (
+            self.inputs == other.inputs
+            and mine == theirs
+            and self.outputs == other.outputs
+            and self.tokens == other.tokens
+        )
 
 
 def compile_plan(
@@ -83,7 +109,8 @@ def compile_plan(
 ) -> ModelPlan:
     """The plan of a published version. Raises PACK_INVALID for what cannot be served."""
     contract = manifest.contract
-    inputs = [TensorPlan.of(tensor) for tensor in contract.inputs]
+    tokens = TokenPlan.of(contract)
+    inputs = [] if tokens is not None else [TensorPlan.of(tensor) for tensor in contract.inputs]
     outputs = [TensorPlan.of(tensor) for tensor in contract.outputs]
     view = None if contract.view is UNSET else contract.view
     answer_row_bytes = _answer_row_bytes(outputs, contract.labels, contract.actions)
@@ -95,7 +122,7 @@ def compile_plan(
         task=contract.task,
         weights=manifest.weights,
         tokenizer=None if manifest.tokenizer is UNSET else manifest.tokenizer,
-        form="inputs" if view is None else "rows",
+        form=_form(contract),
         inputs=inputs,
         outputs=outputs,
         every_output=range(len(outputs)),
@@ -107,7 +134,14 @@ def compile_plan(
         view=view,
         key=(name, version, digest),
         freshness_s=float("inf") if view_sql is None else view_freshness_s(view_sql),
+        tokens=tokens,
     )
+
+
+def _form(contract: ModelContract) -> str:
+    if contract.tokens is not UNSET:
+        return "input_ids"
+    return "inputs" if contract.view is UNSET else "rows"
 
 
 def _answer_row_bytes(outputs: list[TensorPlan], labels: list[str], actions: list[Action]) -> int:

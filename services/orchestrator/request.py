@@ -87,7 +87,10 @@ class Tally:
 class Part:
     """Rows `start` … `start + rows` of a request; `bytes` is the size of its input.
 
-    Either `tensors` (data in the order of the contract's inputs) or `raw_rows` is the input;
+    Either `tensors` (data in the order of the contract's inputs) or `raw_rows` is the input; of a
+    token model `lengths` says how long each row is, `longest` the longest, and `tokens` is their
+    sum (see `tokens`). `charge` is what stands for it in the fair order, in rows of a full batch;
+    `is_alone`: it travels in a batch of its own.
     `block` holds the encoded features of the `good_rows` that passed the view's contract, `refused`
     says why the others did not. What came back is in `batch`, from its row `batch_row` on;
     `predictions` and `errors` (by good row) are this part's. Times are monotonic seconds;
@@ -106,6 +109,11 @@ class Part:
     batch: "Batch | None" = None
     batch_row = 0
     retries = 0
+    tokens = 0
+    longest = 0
+    charge = 0
+    is_alone = False
+    lengths: Sequence[int] = ()
     entered_s = 0.0
     features_s = 0.0
 
@@ -131,9 +139,10 @@ class Work:
     """An admitted request under the policies of `table`. `outputs` are the indices of those of the
     contract's outputs that it wants, `bytes` the size of its input, `reserved_bytes` that of its
     receipt; `slot` is the wheel's. `probes` is the half-open breaker that it probes for, `shadow`
-    the version that gets a copy of it."""
+    the version that gets a copy of it; `tokens` counts the ids of a token model's rows."""
 
     outcome: Outcome | None = None
+    tokens = 0
     parts: Sequence[Part] = ()
     parts_left = 0
     slot = 0

@@ -72,6 +72,8 @@ class Copy:
         self.part = Part(copied, 0, part.rows, part.bytes, part.tensors)
         self.part.block = part.block
         self.part.good_rows = part.good_rows
+        self.part.lengths, self.part.longest = part.lengths, part.longest
+        self.part.tokens, self.part.charge = part.tokens, part.charge
         self.outputs = outputs_of(part.batch, part, work.plan)
         self.labels = [prediction.label for prediction in part.checked]
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from contracts.policies import BatchingPolicy, BatchingSpec
 from services.orchestrator.batching import (
+    IDLE,
     Window,
     cut,
     drop_rows,
@@ -15,18 +16,24 @@ from services.orchestrator.batching import (
 from tests.unit.services.orchestrator.making import policy_set
 
 WINDOW = Window(wait_s=0.010, rows_max=32)
-NOW = float("-inf")
 
 
 def test_an_idle_runtime_is_fed_at_once() -> None:
     """One row leaves now when nothing is computed."""
-    assert leaves_at(1, 5.0, WINDOW, is_idle=True) == NOW
+    assert leaves_at(1, 5.0, WINDOW, IDLE) == IDLE
 
 
 def test_behind_a_busy_runtime_rows_gather_until_full_or_the_window_ends() -> None:
     """31 rows wait 10 ms from the first arrival, 32 do not wait."""
-    assert leaves_at(31, 5.0, WINDOW, is_idle=False) == 5.010
-    assert leaves_at(32, 5.0, WINDOW, is_idle=False) == NOW
+    assert leaves_at(31, 5.0, WINDOW, 0.0) == 5.010
+    assert leaves_at(32, 5.0, WINDOW, 0.0) == 0.0
+
+
+def test_a_batch_is_bound_no_sooner_than_the_runtime_needs_it() -> None:
+    """Neither full rows nor the window's end send a batch to a runtime that is busy until later."""
+    assert leaves_at(32, 5.0, WINDOW, 5.008) == 5.008
+    assert leaves_at(31, 5.0, WINDOW, 5.008) == 5.010
+    assert leaves_at(31, 5.0, WINDOW, 5.012) == 5.012
 
 
 @given(st.integers(1, 5_000), st.integers(0, 3_000_000), st.integers(1, 64), st.integers(1, 10**7))
