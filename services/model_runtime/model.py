@@ -16,6 +16,7 @@ from contracts.pack import Manifest
 from contracts.types import UNSET
 from services.model_runtime.backends.base import Array, Backend, is_cheap
 from services.model_runtime.forward import Forward, Stop
+from services.model_runtime.padding import TokenPreprocess
 from services.model_runtime.postprocess import Checked, Postprocess
 from services.model_runtime.preprocess import Preprocess, TensorPreprocess, ViewPreprocess
 from services.model_runtime.quick import Quick
@@ -65,7 +66,10 @@ class Model:
         self._backend = backend
         self._clock = clock
         self._preprocess: Preprocess
-        if contract.view is UNSET:
+        self._has_tokens = contract.tokens is not UNSET
+        if contract.tokens is not UNSET:
+            self._preprocess = TokenPreprocess(contract, contract.tokens)
+        elif contract.view is UNSET:
             self._preprocess = TensorPreprocess(contract)
         else:
             assert view_sql is not None, "a pack with a view was read with it"
@@ -82,8 +86,9 @@ class Model:
         return self._forward.begun
 
     def is_inline(self, rows: int) -> bool:
-        """Whether this batch is cheaper than handing it to the compute thread."""
-        return is_cheap(self._backend, rows)
+        """Whether this batch is cheaper than handing it to the compute thread. What a token model's
+        costs is not in its rows."""
+        return not self._has_tokens and is_cheap(self._backend, rows)
 
     def close(self) -> None:
         """Let go of the weights."""
@@ -102,6 +107,7 @@ class Model:
             deadlines_us=[_ample_us],
             tensors=tensors,
             blocks=blocks,
+            lengths=[1] if self._has_tokens else [],
         )
         self.run(batch, self._clock.monotonic_us())
         if self.quick is not None:
