@@ -10,9 +10,11 @@ from pathlib import Path
 from contracts.errors import MeshError
 from contracts.types import UNSET
 from services.model_runtime import memory
+from services.model_runtime.backends.base import Backend
 from services.model_runtime.backends.registry import find_backend
 from services.model_runtime.budget import needed_bytes
-from services.model_runtime.config import weights_share_max
+from services.model_runtime.config import warm_rows, weights_share_max
+from services.model_runtime.costs import Costs, Recalls
 from services.model_runtime.generations import LoadTimes
 from services.model_runtime.mapping import map_tensors, read_files
 from services.model_runtime.model import Model
@@ -26,13 +28,15 @@ mib = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Loader:
     """Loads packs of one home. `memory_mib_max` bounds the weights of all loaded versions;
-    `backends` are the third-party ones that the home allows."""
+    `backends` are the third-party ones that the home allows; `costs` what batches were measured to
+    cost here before (None: each load measures)."""
 
     models_dir: Path
     cache: VerifiedCache
     memory_mib_max: int
     clock: Clock
     backends: Sequence[str] = ()
+    costs: Costs | None = None
 
     def predict(self, digest: str) -> int:
         """Bytes that the pack's model will take of the budget. Raises MeshError PACK_INVALID."""
@@ -63,7 +67,7 @@ class Loader:
             raise MeshError("PACK_INVALID", f"backend {manifest.backend}: {error}") from error
         model = Model(manifest, backend, view_sql, self.clock)
         mapped_us = self.clock.monotonic_us()
-        backend.warm()
+        self._warm(backend, digest)
         return model, LoadTimes(
             verify_us=verified_us - started_us,
             map_us=mapped_us - verified_us,
@@ -71,6 +75,16 @@ class Loader:
             bytes=weights_bytes,
             private_bytes=max(0, memory.used().private_bytes - private_bytes),
         )
+
+    def _warm(self, backend: Backend, digest: str) -> None:
+        """Warm it, unless what its batches cost here is recorded: its first row warms it then."""
+        cost = None if self.costs is None else self.costs.recorded(digest)
+        if cost is not None and isinstance(backend, Recalls):
+            backend.recall(cost.batch_s, cost.row_s)
+            return
+        backend.warm()
+        if self.costs is not None:
+            self.costs.record(digest, backend.cost(1), backend.cost(warm_rows))
 
     def _admit(self, weights_bytes: int, loaded_bytes: int) -> None:
         """Refuse before anything is mapped."""

@@ -90,6 +90,10 @@ class ExportedProgram:
         """See `Backend.warm`."""
         self._batch_s, self._row_s = fit_cost(self._run_zeros)
 
+    def recall(self, batch_s: float, row_s: float) -> None:
+        """See `costs.Recalls`."""
+        self._batch_s, self._row_s = batch_s, row_s
+
     def forward(self, inputs: Sequence[Array], rows: int) -> list[Array]:
         """See `Backend.forward`."""
         assert self._plan is not None, "closed"

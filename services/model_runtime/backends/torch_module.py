@@ -63,6 +63,10 @@ class TorchModule:
         """See `Backend.warm`."""
         self._batch_s, self._row_s = fit_cost(self._run_zeros)
 
+    def recall(self, batch_s: float, row_s: float) -> None:
+        """See `costs.Recalls`."""
+        self._batch_s, self._row_s = batch_s, row_s
+
     def forward(self, inputs: Sequence[Array], rows: int) -> list[Array]:
         """See `Backend.forward`."""
         assert self._network is not None, "closed"

@@ -1,6 +1,7 @@
 """Loading: from a digest in a home to a model that answers, or a reason."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from contracts.errors import MeshError
 from services.jobs.bench_packs import sleepy, tiny
 from services.jobs.pack_writer import write_pack
 from services.model_runtime import memory
+from services.model_runtime.costs import Costs
 from services.model_runtime.loading import Loader
 from shared.clock import SYSTEM
 from shared.pack_cache import VerifiedCache
@@ -50,6 +52,21 @@ def test_a_model_without_weights_loads(loader: Loader, make_batch: Callable[...,
     assert np.frombuffer(outcome.outputs[0].data, "<f4").tolist() == [0, 2]
     assert outcome.times.forward >= 5_400
     assert not model.is_inline(1)
+
+
+def test_what_batches_cost_is_measured_once(tmp_path: Path, loader: Loader) -> None:
+    """A second load of the pack in this home, by any process, takes the recorded cost; one with
+    other threads measures again."""
+    digest = write_pack(tiny(), loader.models_dir)
+    costs = Costs(tmp_path / "costs", "sha256:" + "0" * 64, 1)
+    remembering = replace(loader, costs=costs)
+    remembering.load("tiny", digest, 0)
+    assert costs.recorded(digest) is not None
+    costs.record(digest, 1.0, 1.0)  # a second a batch: far too dear for the loop
+    model, _ = remembering.load("tiny", digest, 0)
+    assert not model.is_inline(1)
+    replace(remembering, costs=replace(costs, threads=2)).load("tiny", digest, 0)
+    assert costs.recorded(digest) is None, "the last to measure recorded for its own threads"
 
 
 def test_a_pack_of_another_model_is_refused(loader: Loader) -> None:
