@@ -208,11 +208,11 @@ async def opened(
     start_s, count = time.monotonic(), 0
     total = int((WARM_UP_S + seconds) * rate)
     while count < total:
-        due = min(total, int((time.monotonic() - start_s) * rate))
+        due = min(total, int((time.monotonic() - start_s) * rate) + 1)
         for index in range(count, due):
             clients[index % len(clients)].send(load.take(start_s + index / rate))
         count = max(count, due)
-        await asyncio.sleep(max(0.0, start_s + (count + 1) / rate - time.monotonic()))
+        await asyncio.sleep(max(0.0, start_s + count / rate - time.monotonic()))
     load.errors += await load.missing(LAST_ANSWERS_S)
     return load
 

@@ -113,7 +113,7 @@ class Load:
         """Until `is_over`, then until every answer is there."""
         begun_s = time.monotonic()
         while not self.is_over:
-            due = int((time.monotonic() - begun_s) * self._rate)
+            due = int((time.monotonic() - begun_s) * self._rate) + 1
             while self.answers.sent < due:
                 self._ask(begun_s + self.answers.sent / self._rate)
             await asyncio.sleep(_tick_s)

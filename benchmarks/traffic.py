@@ -237,13 +237,13 @@ class Load:
             return
         total, sent = int((group.ends_s - group.begins_s) * group.amount), 0
         while sent < total:
-            due = min(total, int((self.now_s() - group.begins_s) * group.amount))
+            due = min(total, int((self.now_s() - group.begins_s) * group.amount) + 1)
             for index in range(sent, due):
                 self.open += 1
                 due_s = group.begins_s + index / group.amount
                 clients[index % len(clients)].send(due_s, self.now_s())
             sent = max(sent, due)
-            next_s = group.begins_s + (sent + 1) / group.amount
+            next_s = group.begins_s + sent / group.amount
             await asyncio.sleep(max(TICK_S, next_s - self.now_s()))
 
 
