@@ -66,8 +66,18 @@ class Stop(Message, frozen=True):
     """Supervisor: a successor stands ready; accept no more."""
 
 
+class Pressure(Message, frozen=True):
+    """Supervisor, each second while memory is short: refuse new requests of the risk `classes`,
+    and with `unload` let go of versions that nothing routes to; `reason` is for people. Without
+    either it is over."""
+
+    reason: str = ""
+    classes: list[int] = []
+    unload: bool = False
+
+
 FromChild = Hello | Ready | Durations | Beat | Promoted | Stopped
-FromSupervisor = Promote | Stop
+FromSupervisor = Promote | Stop | Pressure
 _encoder = msgspec.msgpack.Encoder()
 _from_child = msgspec.msgpack.Decoder(FromChild)
 _from_supervisor = msgspec.msgpack.Decoder(FromSupervisor)

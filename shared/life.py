@@ -12,6 +12,7 @@ from shared.channel import (
     Channel,
     Durations,
     Message,
+    Pressure,
     Promote,
     Promoted,
     Ready,
@@ -102,6 +103,8 @@ class Life:
         elif isinstance(message, Stop):
             self._server.stop_accepting()
             self._channel.send(Stopped())
+        elif isinstance(message, Pressure):
+            self._service.pressed(message)
         else:
             log.warning("message_ignored", message=type(message).__name__)
 

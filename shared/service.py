@@ -8,6 +8,7 @@ from typing import Any
 
 from contracts.service import Health, Metric, Metrics, Statistics
 from contracts.types import Scalar
+from shared.channel import Pressure
 from shared.environment import Environment
 from shared.rpc.server import Call, Handler, Server
 
@@ -53,6 +54,9 @@ class Service:
 
     async def drain(self) -> None:
         """Flush and close; the server has stopped and nothing is in flight."""
+
+    def pressed(self, pressure: Pressure) -> None:
+        """Memory is short somewhere: told each second while it is, and once when it is over."""
 
     def readiness(self) -> Readiness:
         """Whether requests can be answered now."""

@@ -14,6 +14,7 @@ from shared.channel import (
     Durations,
     Hello,
     Message,
+    Pressure,
     Promote,
     Promoted,
     Ready,
@@ -110,6 +111,10 @@ class Instance:
         self.accepting, self.answered_s = True, self._clock.monotonic()
         self.accepting_s = self.answered_s
         self._send(Promote(trace_id))
+
+    def press(self, pressure: Pressure) -> None:
+        """Tell it whose memory is short, or that it is over."""
+        self._send(pressure)
 
     def stop_accepting(self) -> None:
         """Tell the active one that a successor stands ready."""

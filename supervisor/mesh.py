@@ -6,11 +6,15 @@ from collections.abc import Callable
 from contracts.service import Health
 from shared import logs
 from shared.clock import Clock
-from shared.home import socket_path
+from shared.home import Home, socket_path
+from supervisor.cpu_scheduling import Cgroups
 from supervisor.draining import drain
+from supervisor.in_force import InForce
 from supervisor.instance import Instance
 from supervisor.jemalloc import is_loaded
 from supervisor.launcher import Launcher, Surroundings
+from supervisor.measuring import Measuring
+from supervisor.priorities import Priorities
 from supervisor.probe import Probe
 from supervisor.reaper import Reaper
 from supervisor.replacement import replace
@@ -56,6 +60,12 @@ class Mesh:
         self._watch = Watch(
             spec.patience, self.slots, self.template, self._launcher, self._reaper, clock
         )
+        policy_dir = Home(surroundings.home).policy_dir
+        in_force = InForce(policy_dir, surroundings.config.runtime)
+        self.priorities = Priorities(self.slots, in_force, Cgroups.find(), self.replace)
+        self.measuring = Measuring(
+            self.slots, in_force, clock, self._edge_version, self.priorities.look
+        )
 
     def start(self) -> None:
         """Start every child; standbys follow once all are up."""
@@ -64,6 +74,7 @@ class Mesh:
         for slot in self.slots:
             slot.fill()
         self._watch.start()
+        self.measuring.start()
 
     def slot(self, service: str, index: int = 0) -> Slot | None:
         """The place of one service, or None."""
@@ -121,11 +132,19 @@ class Mesh:
     async def drain(self) -> None:
         """End everything, in order and within the budget."""
         self._watch.close()
+        self.measuring.close()
+        self.priorities.close()
         self._listeners.close(EDGE, 0)
         await drain(self.slots, self.template, self._reaper)
         for probe in self.probes.values():
             await probe.close()
         self._reaper.close()
+
+    def _edge_version(self) -> int | None:
+        """The policy version that the edge has in force, by its own word."""
+        edge = self.slot(EDGE)
+        health = None if edge is None else self.health(edge)
+        return None if health is None else health.policy_version
 
     def _make_template(self, trace_id: str) -> Template | None:
         if self.spec.template is None:

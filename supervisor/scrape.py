@@ -93,7 +93,11 @@ class Scrape:
             for slot, answer in zip(slots, answers, strict=True)
             if answer is not None
         ]
-        return exposition([*parts, *((s.spec.service, s.spec.index, _own(s)) for s in slots)])
+        own = [
+            (slot.spec.service, slot.spec.index, [*_own(slot), *self._mesh.measuring.metrics(slot)])
+            for slot in slots
+        ]
+        return exposition([*parts, *own])
 
 
 async def _answer(writer: asyncio.StreamWriter, status: str, body: bytes) -> None:

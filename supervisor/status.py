@@ -4,8 +4,10 @@ import os
 
 import msgspec
 
+from contracts.infrastructure import Resource
 from contracts.types import Open
 from supervisor.instance import Instance
+from supervisor.measuring import ResourceRow
 from supervisor.mesh import Mesh
 from supervisor.slot import Slot
 from supervisor.startup import TEMPLATE, StartupRow, steps_of
@@ -22,7 +24,9 @@ class ChildRow(Open, frozen=True, kw_only=True):
     """One child. `condition`: up, starting, waiting, degraded or stopped; `ready` and `reasons`
     are the service's own words; `last_ending` how its predecessor ended. `pid` is null while none
     runs: `kill 0` would end the reader's own shell. `active_s` counts from when it began to
-    accept."""
+    accept. `infrastructure` is what it uses of what its contract allows, by resource, `alarms` the
+    limits that are (nearly) used up, in words; `cpu_weight` what the priority policy's CPU weight
+    came to, or why it was not given."""
 
     service: str
     index: int
@@ -39,6 +43,9 @@ class ChildRow(Open, frozen=True, kw_only=True):
     last_ending: str
     durations_s: dict[str, float]
     standby: StandbyRow | None
+    infrastructure: dict[Resource, ResourceRow]
+    alarms: list[str]
+    cpu_weight: str
 
 
 class MeshStatus(Open, frozen=True, kw_only=True):
@@ -117,6 +124,9 @@ def _child(mesh: Mesh, slot: Slot, now_s: float) -> ChildRow:
         last_ending=slot.last_ending,
         durations_s={} if active is None else active.durations_s,
         standby=None if standby is None else _standby(standby),
+        infrastructure=mesh.measuring.rows(slot),
+        alarms=mesh.measuring.texts(slot),
+        cpu_weight=mesh.priorities.words(slot),
     )
 
 

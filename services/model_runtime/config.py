@@ -9,6 +9,9 @@ orchestrator's replacement the old and the new one both send."""
 linger_s = 10.0
 """A version that no deployment names any more is still served this long: a request that was
 routed before may arrive after. Longer than the default time-out of `infer`."""
+unload_spare_s = 10.0
+"""A version that was loaded or used this lately is not unloaded for memory: a promotion routes to
+it when it is ready everywhere."""
 start_wait_s = 5.0
 """How long a start waits for the models of the last good policies."""
 inline_s = 100e-6

@@ -5,7 +5,7 @@ one is ready (load aside, flip); one that nobody names any more serves on for `l
 its last reference is gone (drain). A failed load changes nothing that serves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
@@ -34,7 +34,8 @@ class LoadTimes:
 @dataclass(slots=True, eq=False)
 class Generation(Generic[ModelT]):
     """One version from one pack. `model` is there when it is ready; `needed_bytes` is what it takes
-    of the memory budget, from before its load until it is closed or has failed."""
+    of the memory budget, from before its load until it is closed or has failed; `used_s` is when
+    its latest batch came, its load at first."""
 
     name: str
     version: str
@@ -44,6 +45,7 @@ class Generation(Generic[ModelT]):
     reason: str = ""
     times: LoadTimes = field(default_factory=LoadTimes)
     references: int = 0
+    used_s: float = 0.0
     needed_bytes: int = 0
     unwanted_since_s: float | None = None
 
@@ -152,6 +154,28 @@ class Generations(Generic[ModelT]):
             if held.state == "ready" and not held.references and held.unwanted_since_s is not None
         ]
         return sorted(idle, key=lambda held: held.unwanted_since_s or 0.0)
+
+    def unrouted(self, routed: Container[Key], before_s: float) -> list[Generation[ModelT]]:
+        """Ready versions that are deployed but reached by no route, and that nobody has used since
+        `before_s`, the least recently used first."""
+        found = [
+            held
+            for held in self.wanted()
+            if held.state == "ready"
+            and not held.references
+            and held.key not in routed
+            and held.used_s < before_s
+        ]
+        return sorted(found, key=lambda held: held.used_s)
+
+    def unload(self, generation: Generation[ModelT], reason: str) -> None:
+        """A version in which nobody is interested now makes room: from here on it is as one whose
+        load failed, which the next policy set tries again. It is closed by the caller."""
+        assert generation.state == "ready", "only what was loaded is unloaded"
+        assert not generation.references, "a version in use stays"
+        if self._serving.get(generation.key) is generation:
+            del self._serving[generation.key]
+        generation.state, generation.reason, generation.needed_bytes = "failed", reason, 0
 
     def evict(self, generation: Generation[ModelT]) -> None:
         """Forget an idle version before its time; it is closed by the caller."""

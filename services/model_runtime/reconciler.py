@@ -14,9 +14,9 @@ from structlog.typing import FilteringBoundLogger
 from contracts.errors import MeshError
 from contracts.policies import PolicySet
 from services.model_runtime.budget import choose_evictions, used_bytes
-from services.model_runtime.config import linger_s
-from services.model_runtime.deployments import wanted_versions
-from services.model_runtime.generations import Generation, Generations, LoadTimes
+from services.model_runtime.config import linger_s, unload_spare_s
+from services.model_runtime.deployments import routed_versions, wanted_versions
+from services.model_runtime.generations import Generation, Generations, Key, LoadTimes
 from services.model_runtime.model import Model
 from services.model_runtime.worker import Raised, Worker
 from shared import logs
@@ -62,6 +62,7 @@ class Reconciler:
         self._index = index
         self._budget_bytes = budget_bytes
         self._on_change = on_change
+        self._routed: frozenset[Key] = frozenset()
         self._waiting: deque[Generation[Model]] = deque()
 
     def check(self, policies: PolicySet) -> str | None:
@@ -75,6 +76,7 @@ class Reconciler:
     def activate(self, policies: PolicySet) -> None:
         """Make this set the goal. A version that failed before is tried again."""
         wanted = wanted_versions(policies, self._index)
+        self._routed = routed_versions(policies)
         self._waiting.extend(self._generations.reconcile(wanted, self._clock.monotonic()))
         self._load_next()
         asyncio.get_running_loop().call_later(linger_s, self.collect)
@@ -83,6 +85,26 @@ class Reconciler:
         """Close what nobody names, uses or may still ask for."""
         for generation in self._generations.collect(self._clock.monotonic()):
             self._close(generation, "nobody names it any more")
+
+    def relieve(self, reason: str) -> None:
+        """Memory is short: close every idle version now; where there is none, the one that is
+        deployed but reached by no route and was used least recently."""
+        idle = self._generations.idle()
+        for held in idle:
+            self._generations.evict(held)
+            self._close(held, reason)
+        before_s = self._clock.monotonic() - unload_spare_s
+        unrouted = [] if idle else self._generations.unrouted(self._routed, before_s)
+        if unrouted:
+            held = unrouted[0]
+            self._generations.unload(
+                held,
+                f"unloaded, no route reaches it and memory is short ({reason}); the next commit"
+                " loads it again",
+            )
+            self._close(held, reason)
+        if idle or unrouted:
+            self._on_change(LoadTimes())
 
     def _close(self, generation: Generation[Model], reason: str) -> None:
         assert generation.model is not None, "only loaded ones are closed"
@@ -151,6 +173,7 @@ class Reconciler:
             return
         if model.is_inline(1):
             model.prime()
+        generation.used_s = self._clock.monotonic()
         self._generations.loaded(generation, model, times)
         self._record(generation).info(
             "model_ready", warm_us=times.warm_us, verify_us=times.verify_us

@@ -27,6 +27,7 @@ from services.model_runtime.config import (
     switch_interval_s,
     young_objects_max,
 )
+from services.model_runtime.costs import Costs
 from services.model_runtime.counters import Counters
 from services.model_runtime.generations import Generations, LoadTimes
 from services.model_runtime.loading import Loader
@@ -35,6 +36,7 @@ from services.model_runtime.reconciler import Reconciler
 from services.model_runtime.watch import Watch, Watched
 from services.model_runtime.worker import Raised, Worker, attempt
 from shared import logs
+from shared.channel import Pressure
 from shared.environment import Environment
 from shared.pack_cache import VerifiedCache
 from shared.policy_follower import PolicyFollower, ReportParts
@@ -78,6 +80,7 @@ class ModelRuntime(Service):
                 cache=VerifiedCache(home / "models", home / ".mortise/verified", self._clock),
                 memory_mib_max=self.environment.config.memory_mib_max,
                 clock=self._clock,
+                costs=Costs(home / ".mortise/costs", self.environment.infra, threads),
                 backends=self.environment.config.backends,
             ),
             self._loader_thread,
@@ -109,6 +112,11 @@ class ModelRuntime(Service):
         await self._follower.close()
         self._compute_thread.close()
         self._loader_thread.close()
+
+    def pressed(self, pressure: Pressure) -> None:
+        """See `Service`: let go of what nothing routes to, a version at a time."""
+        if pressure.unload:
+            self._reconciler.relieve(pressure.reason)
 
     def readiness(self) -> Readiness:
         """Ready: a policy version is in force and everything it deploys here serves or has
@@ -161,7 +169,9 @@ class ModelRuntime(Service):
                 retry_after_ms=10,
             )
         check_counts(body)
-        batch = Batch(call, self._generations.acquire(body.model_name, body.model_version))
+        generation = self._generations.acquire(body.model_name, body.model_version)
+        generation.used_s = call.received_s
+        batch = Batch(call, generation)
         if pending == 0 and batch.is_inline():
             self._counters.batches_inline += 1
             self._ended(batch, attempt(batch.compute))
@@ -187,6 +197,7 @@ class ModelRuntime(Service):
         answer = generation.model.quick.run(body, received_us)
         if answer is None:
             return None
+        generation.used_s = received_us * 1e-6
         counters = self._counters
         counters.batches_inline += 1
         rows = answer.outputs[0].shape[0]

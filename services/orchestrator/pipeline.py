@@ -34,6 +34,7 @@ from services.orchestrator.config import deadline_grain_s
 from services.orchestrator.deadlines import Awaited, Wheel
 from services.orchestrator.dispatch import Dispatcher
 from services.orchestrator.feature_client import FeatureClient
+from services.orchestrator.memory_gate import MemoryGate
 from services.orchestrator.observe import Observed
 from services.orchestrator.queue import Queue, priority_of, weights_of
 from services.orchestrator.replies import Replies
@@ -43,6 +44,7 @@ from services.orchestrator.routing import PlanOf, RouteTable
 from services.orchestrator.shadow import Shadows
 from services.orchestrator.spool import Spool
 from services.orchestrator.stamps import late
+from services.orchestrator.tokens import divide_tokens, token_parts
 from shared.access import EVERY_TENANT
 from shared.clock import Clock
 from shared.rpc.call import DEFERRED, Call, Deferred
@@ -75,6 +77,7 @@ class Pipeline:
         self._spool = spool
         self._bounds = Bounds()
         self.allowances = Allowances()
+        self.memory_gate = MemoryGate()
         self._access = AccessLog()
         self._replies = Replies(
             instance, Combinations(infra), spool, clock, self.observed, self._access
@@ -149,24 +152,37 @@ class Pipeline:
         )
         if risk_level:
             call.body = body = replace(body, risk_level=risk_level)
+        if self.memory_gate.is_shut:
+            self.memory_gate.check(body.risk_level, call.received_s)
         rows, size, tensors = check_input(body, plan)
+        charge, given = rows, None
+        if plan.tokens is not None:
+            given = divide_tokens(body, plan, self.dispatcher.queue.window_of(plan.name))
+            charge = given.charge
+            # They were packed: as numbers they would take ten times the bytes that are counted.
+            call.body = body = replace(body, input_ids=UNSET, attention_mask=UNSET)
         outputs = plan.every_output if body.outputs is UNSET else wanted_outputs(body, plan)
         tenant_id = body.tenant_id
         request_id = call.trace_id if body.id is UNSET else body.id
         now_s, reserved = call.received_s, 0
-        self.dispatcher.forecast.admit(plan, body, rows, call.deadline_s, now_s)
+        self.dispatcher.forecast.admit(plan, body, charge, call.deadline_s, now_s)
         self._bounds.take(plan.name, tenant_id, rows, size)
         try:
             entity = "" if body.entity is UNSET else body.entity
             reserved = self._spool.reserve(tenant_id, request_id, entity)
             if self.allowances.is_needed:
-                self.allowances.take(plan.name, tenant_id, rows, now_s, self._clock.wall())
+                units = rows if given is None else given.tokens
+                self.allowances.take(plan.name, tenant_id, units, now_s, self._clock.wall())
         except MeshError:
             self._spool.release(reserved)
             self._bounds.release(plan.name, tenant_id, rows, size)
             raise
         work = Work(call, table, plan, variant, request_id, outputs, rows, size, reserved)
-        work.parts = divide(work, tensors, self.dispatcher.queue.window_of)
+        if given is None:
+            work.parts = divide(work, tensors, self.dispatcher.queue.window_of)
+        else:
+            work.tokens = given.tokens
+            work.parts = token_parts(work, tensors, given)
         work.parts_left = len(work.parts)
         self.works.add(work)
         if self.breakers.shut:
@@ -257,7 +273,8 @@ class Pipeline:
             self._forget(parts)
             if self.allowances.is_needed:
                 name, tenant_id = work.plan.name, work.body.tenant_id
-                self.allowances.give_back(name, tenant_id, work.rows, self._clock.wall())
+                units = work.tokens or work.rows
+                self.allowances.give_back(name, tenant_id, units, self._clock.wall())
 
     def _forget(self, parts: Sequence[Part]) -> None:
         """Take the parts of a request that ended early from whoever has them."""
@@ -293,6 +310,7 @@ class Pipeline:
             "parts_retried": dispatcher.retried,
             "retries_refused": dispatcher.retries.refused,
             **dispatcher.forecast.statistics(),
+            "memory_shed": self.memory_gate.refused,
             "features_calls": self.features.calls,
             "features_rows": self.features.rows,
             **self.breakers.statistics(),

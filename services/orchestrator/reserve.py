@@ -8,32 +8,22 @@ its own waits: a class that is served at once would only queue behind the others
 
 from collections.abc import Mapping, Sequence
 
-from contracts.policies import PrioritySpec
 from services.orchestrator.fairness import RiskClass
 from services.orchestrator.replica import Replica
+from shared.reservations import SHARED, reservations_of, roles
 
-SHARED = 0
-"""The key of the replicas that every class uses; the others are risk levels."""
-
-
-def reservations_of(spec: PrioritySpec) -> dict[int, int]:
-    """Replicas by risk level, where there are any."""
-    return {int(risk): count for risk, count in spec.reserved_replicas.items() if count}
+__all__ = ["SHARED", "reservations_of", "share_out", "sharing"]
 
 
 def share_out(
     replicas: Sequence[Replica], reservations: Mapping[int, int]
 ) -> dict[int, Sequence[Replica]]:
-    """Who takes what, SHARED included; the highest class is given its reserve first."""
-    left = list(replicas)
-    given: dict[int, Sequence[Replica]] = {}
-    for risk in sorted(reservations):
-        count = min(reservations[risk], len(left) - 1)
-        if count > 0:
-            given[risk] = left[-count:]
-            left = left[:-count]
-    given[SHARED] = left
-    return given
+    """Who takes what, SHARED included."""
+    given = roles(len(replicas), reservations)
+    return {
+        role: [replica for replica, its in zip(replicas, given, strict=True) if its == role]
+        for role in (SHARED, *set(given) - {SHARED})
+    }
 
 
 def sharing(

@@ -21,12 +21,15 @@ from services.orchestrator.routing import RouteTable, unsupported
 from services.orchestrator.shipping import Shipper
 from services.orchestrator.spool import Spool
 from services.orchestrator.spool_files import SpoolFiles
+from shared import logs
+from shared.channel import Pressure
 from shared.home import socket_path
 from shared.lifecycle import Environment, Readiness, Service
 from shared.policy_follower import PolicyFollower, ReportParts
 from shared.rpc.call import Call, Handler
 from shared.rpc.client import RpcClient
 
+log = logs.get("services.orchestrator")
 last_shipment_s_max = 1.0
 """What a drain gives to receipts that the control plane has not got; the rest stays spooled."""
 
@@ -140,6 +143,14 @@ class Orchestrator(Service):
         faults = RouteTable(policies, self._plans.of).faults
         return "; ".join(faults) or None
 
+    def pressed(self, pressure: Pressure) -> None:
+        """See `Service`: shed the classes that it names, if any."""
+        gate, now_s = self.pipeline.memory_gate, self.environment.clock.monotonic()
+        if bool(pressure.classes) is not gate.is_shut:
+            word = "memory_shedding" if pressure.classes else "memory_shedding_over"
+            log.warning(word, classes=pressure.classes, reason=pressure.reason)
+        gate.tell(pressure.classes, pressure.reason, now_s)
+
     # Seeing it.
 
     def readiness(self) -> Readiness:
@@ -151,6 +162,7 @@ class Orchestrator(Service):
         reasons = [f"{plan.name} {plan.version} is ready on no replica" for plan in missing]
         reasons += table.faults
         reasons += self.pipeline.breakers.reasons()
+        reasons += self.pipeline.memory_gate.reasons()
         if any(plan.view for plan in routed) and not self.pipeline.features.is_there:
             reasons.append("the data fabric is away")
         if not self._shipper.is_reachable:

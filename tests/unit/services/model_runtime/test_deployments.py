@@ -3,15 +3,25 @@
 import pytest
 
 from contracts.policies import (
+    SLOTS,
     DeployedVersion,
     DeploymentPolicy,
     DeploymentSpec,
+    Fallback,
     ModelPolicy,
     ModelSpec,
     PolicySet,
     PublishedVersion,
+    RoutePolicy,
+    RouteSpec,
+    RulePolicy,
+    RuleSpec,
+    Shadow,
+    SplitPolicy,
+    SplitSpec,
+    Then,
 )
-from services.model_runtime.deployments import wanted_versions
+from services.model_runtime.deployments import routed_versions, wanted_versions
 
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
@@ -45,3 +55,30 @@ def test_a_deployment_of_an_unpublished_version_is_refused() -> None:
 def test_nothing_is_wanted_without_policies() -> None:
     """Version 0 deploys nothing."""
     assert wanted_versions(PolicySet(version=0, policies=[]), 0) == {}
+
+
+def test_a_version_is_reached_by_route_alias_split_shadow_rule_and_fallback() -> None:
+    """And by nothing else: a deployed version that none of them names is reached by no request
+    that does not ask for it."""
+    route = RouteSpec(
+        default="1",
+        aliases={"stable": "2"},
+        fallback=Fallback(model_name="small", version="7"),
+    )
+    split = SplitSpec(
+        key="entity", salt="s", shares={"3": SLOTS}, shadow=Shadow(version="4", slots=1)
+    )
+    to_version = RuleSpec(model_name="delay", order=1, when="true", then=Then(version="5"))
+    refusing = RuleSpec(model_name="delay", order=2, when="true", then=Then(refuse="no"))
+    routed = PolicySet(
+        version=1,
+        policies=[
+            *policies(DeployedVersion(version="9")).policies,
+            RoutePolicy(name="delay", spec=route),
+            SplitPolicy(name="delay", spec=split),
+            RulePolicy(name="a", spec=to_version),
+            RulePolicy(name="b", spec=refusing),
+        ],
+    )
+    reached = {("delay", version) for version in "12345"} | {("small", "7")}
+    assert routed_versions(routed) == reached
