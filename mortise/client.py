@@ -64,8 +64,10 @@ class Client:
     ) -> Result:
         """One prediction; exactly one of rows, inputs, text (or `input_ids`, `messages`).
 
-        `inputs` is a map of name → numpy array, torch tensor or nested lists. `options` are fields
-        of the request: model_version, id, tenant_id, entity, risk_level, outputs, parameters, ….
+        `inputs` is a map of name → numpy array, torch tensor or nested lists; `input_ids`, and
+        `attention_mask` where not every id counts, are rows of ids of any length, or arrays.
+        `options` are fields of the request: model_version, id, tenant_id, entity, risk_level,
+        outputs, parameters, ….
         """
         trace_id = trace_id or new_trace_id()
         body = infer_body(model, trace_id, rows, inputs, text, options)

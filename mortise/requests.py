@@ -15,7 +15,7 @@ from mortise.generated import (
     Internal,
     InvalidRequest,
 )
-from mortise.tensors import encode_inputs
+from mortise.tensors import encode_inputs, token_rows
 from mortise.wire import Answer, encode_request, pack
 
 TIMEOUT_S_UNKNOWN = 5.0
@@ -50,7 +50,8 @@ def new_trace_id() -> str:
 def infer_body(
     model: str, trace_id: str, rows: Any, inputs: Any, text: Any, options: Mapping[str, Any]
 ) -> bytes:
-    """The packed body of `infer`. One row, or one text, may stand for a list of one.
+    """The packed body of `infer`. One row, one text, or the ids of one row may stand for a list of
+    one.
 
     The id is the trace id unless given, so that a retry is billed once.
     """
@@ -61,6 +62,9 @@ def infer_body(
         body["inputs"] = encode_inputs(inputs)
     if text is not None:
         body["text"] = [text] if isinstance(text, str) else list(text)
+    for name in ("input_ids", "attention_mask"):
+        if body.get(name) is not None:
+            body[name] = token_rows(body[name])
     return pack({name: value for name, value in body.items() if value is not None})
 
 

@@ -51,6 +51,13 @@ def encode_tensor(name: str, value: Any) -> dict[str, Any]:
     return {"name": name, "datatype": datatype, "shape": shape, "data": data}
 
 
+def token_rows(value: Any) -> list[list[int]]:
+    """Rows of ids, or of a mask, from an array, a list of rows, or one row."""
+    rows = value.tolist() if _is_array(value) else value
+    rows = [row.tolist() if _is_array(row) else row for row in rows]
+    return [list(row) for row in rows] if rows and isinstance(rows[0], Sequence) else [rows]
+
+
 def decode_data(tensor: Mapping[str, Any]) -> Any:
     """The data of an answer's tensor: a numpy array of its shape where numpy is installed, else a
     flat list. BF16 comes as float32."""

@@ -6,7 +6,7 @@ The load comes from a job, a process of its own, so that this one costs it nothi
 import contextlib
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgpack
 import msgspec
@@ -16,8 +16,8 @@ from contracts.pack import Manifest, ModelContract
 from contracts.policies import SlaSpec
 from contracts.types import UNSET
 from mortise.cli.arguments import read_text
-from mortise.cli.bench_bodies import row_bodies, tensor_bodies
-from mortise.cli.calls import read_inputs, read_rows
+from mortise.cli.bench_bodies import row_bodies, tensor_bodies, token_bodies
+from mortise.cli.calls import read_ids, read_inputs, read_rows
 from mortise.cli.failures import CommandError, UsageError
 from mortise.cli.jobs import run_job
 from mortise.cli.mesh import home_errors
@@ -52,6 +52,9 @@ Seconds = Annotated[float, Parameter(validator=_at_most(SECONDS_MAX), help="Of e
 Rows = Annotated[str | None, Parameter(help="A row, or a list of them for each request, @file.")]
 Inputs = Annotated[str | None, Parameter(help="Tensors of each request, as `infer` takes them.")]
 Text = Annotated[str | None, Parameter(help="A text, or a JSON list of texts sent in turn.")]
+InputIds = Annotated[
+    str | None, Parameter(help="Token ids of each request, as `infer` takes them.")
+]
 Tenant = Annotated[str | None, Parameter(help="To whom the requests are counted.")]
 
 
@@ -66,22 +69,23 @@ def bench(
     rows: Rows = None,
     inputs: Inputs = None,
     text: Text = None,
+    input_ids: InputIds = None,
     tenant: Tenant = None,
     options: Options = DEFAULTS,
 ) -> int:
     """Offer a model a rate and judge it by its contract; without --rate find what it sustains.
 
     Open loop: a request leaves when it is due, and its latency counts from then. Without --rows,
-    --inputs or --text the requests are made from the contract of the model or its view. Exit code
-    1 when the promised p99 or availability is missed, or when the generator was the limit. The
-    requests are real: receipts are written and counted to the tenant.
+    --inputs, --text or --input-ids the requests are made from the contract of the model or its
+    view. Exit code 1 when the promised p99 or availability is missed, or when the generator was
+    the limit. The requests are real: receipts are written and counted to the tenant.
     """
     contract = contract_of(model, version, options)
     bodies = [
         {"model_name": model, **chosen}
         | ({} if version is None else {"model_version": version})
         | ({} if tenant is None else {"tenant_id": tenant})
-        for chosen in _bodies(contract, rows, inputs, text, options)
+        for chosen in _bodies(contract, Given(rows, inputs, text, input_ids), options)
     ]
     promise = promise_of(model, contract, options)
     words = ["--p99-ms", f"{promise.p99_ms:g}", "--availability", f"{promise.availability:g}"]
@@ -105,6 +109,7 @@ def soak(
     rows: Rows = None,
     inputs: Inputs = None,
     text: Text = None,
+    input_ids: InputIds = None,
     options: Options = DEFAULTS,
 ) -> int:
     """Offer a steady rate and say whether any process grows: memory, descriptors, threads, p99.
@@ -115,7 +120,8 @@ def soak(
     chosen = model or _first_ready(options)
     contract = contract_of(chosen, None, options)
     bodies = [
-        {"model_name": chosen, **body} for body in _bodies(contract, rows, inputs, text, options)
+        {"model_name": chosen, **body}
+        for body in _bodies(contract, Given(rows, inputs, text, input_ids), options)
     ]
     promise = promise_of(chosen, contract, options)
     words = ["--supervisor", str(_supervisor_pid(options)), "--rate", f"{rate:g}"]
@@ -190,22 +196,28 @@ def _first_ready(options: Options) -> str:
     return str(names[0])
 
 
-def _bodies(
-    contract: ModelContract,
-    rows: str | None,
-    inputs: str | None,
-    text: str | None,
-    options: Options,
-) -> list[dict[str, Any]]:
-    given = [name for name in (rows, inputs, text) if name is not None]
-    if len(given) > 1:
-        raise UsageError("at most one of --rows, --inputs and --text is taken")
-    if rows is not None:
-        return [{"rows": read_rows(rows)}]
-    if inputs is not None:
-        return [{"inputs": read_inputs(inputs)}]
-    if text is not None:
-        return [{"text": [one]} for one in read_text(text, "--text")]
+class Given(NamedTuple):
+    """The user's own input of the requests, at most one."""
+
+    rows: str | None
+    inputs: str | None
+    text: str | None
+    input_ids: str | None
+
+
+def _bodies(contract: ModelContract, given: Given, options: Options) -> list[dict[str, Any]]:
+    if sum(one is not None for one in given) > 1:
+        raise UsageError("at most one of --rows, --inputs, --text and --input-ids is taken")
+    if given.rows is not None:
+        return [{"rows": read_rows(given.rows)}]
+    if given.inputs is not None:
+        return [{"inputs": read_inputs(given.inputs)}]
+    if given.text is not None:
+        return [{"text": [one]} for one in read_text(given.text, "--text")]
+    if given.input_ids is not None:
+        return [{"input_ids": read_ids(given.input_ids)}]
+    if contract.tokens is not UNSET:
+        return token_bodies(contract.tokens)
     if contract.view is UNSET:
         return tensor_bodies(contract)
     with options.client("data_fabric") as client:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.pack import ModelContract, TensorContract
+from contracts.pack import ModelContract, TensorContract, TokenContract
 from mortise.cli.failures import UsageError
 from mortise.tensors import encode_tensor
 
@@ -18,6 +18,9 @@ BODIES = 16
 """Different requests, sent in turn: one alone would be answered from caches of the processor."""
 SEED = 20130101
 ELEMENTS_MAX = 1_000_000
+TOKENS_MIN, TOKENS_MAX = 4, 512
+"""Lengths of made rows, if the model takes such; as many short of their middle on a logarithmic
+scale as long of it."""
 _CHARACTERS_DEFAULT = 3
 _INTEGER_RANGE, _NUMBER_RANGE = (0.0, 1.0), (-1.0, 1.0)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -33,6 +36,32 @@ def tensor_bodies(contract: ModelContract) -> list[dict[str, Any]]:
     return [
         {"inputs": [_tensor(tensor, chance) for tensor in contract.inputs]} for _ in range(BODIES)
     ]
+
+
+def token_bodies(tokens: TokenContract) -> list[dict[str, Any]]:
+    """`input_ids` of one row each, of different lengths."""
+    chance = random.Random(SEED)
+    longest = min(TOKENS_MAX, tokens.row_tokens_max)
+    shortest = min(TOKENS_MIN, longest)
+    ids = [number for number in range(min(2, tokens.vocabulary)) if number != tokens.pad_id]
+    low = ids[0] if ids else 0
+    return [
+        {
+            "input_ids": [
+                [
+                    _id(tokens, low, chance)
+                    for _ in range(round(shortest * (longest / shortest) ** chance.random()))
+                ]
+            ]
+        }
+        for _ in range(BODIES)
+    ]
+
+
+def _id(tokens: TokenContract, instead: int, chance: random.Random) -> int:
+    """Any id but the padding's, which some models do not take."""
+    chosen = chance.randrange(tokens.vocabulary)
+    return instead if chosen == tokens.pad_id else chosen
 
 
 def row_bodies(columns: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

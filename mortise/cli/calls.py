@@ -62,6 +62,7 @@ def infer(
     rows: str | None = None,
     inputs: str | None = None,
     text: str | None = None,
+    input_ids: str | None = None,
     version: str | None = None,
     tenant: str | None = None,
     risk: Annotated[int | None, Parameter(help="1 (highest) … 3")] = None,
@@ -71,21 +72,22 @@ def infer(
     socket: Path | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask a model; exactly one of --rows, --inputs and --text.
+    """Ask a model; exactly one of --rows, --inputs, --text and --input-ids.
 
     Args:
         rows: raw columns of the model's view: JSON list of maps, `@file` or `-`
         inputs: JSON map of name → nested lists (FP32), or list of {name, datatype, shape, data}
         text: a text, or a JSON list of texts
+        input_ids: JSON list of token ids, or one such list for each row, `@file` or `-`
         version: a version or alias of the model
     """
-    given = {"rows": rows, "inputs": inputs, "text": text}
-    if sum(value is not None for value in given.values()) != 1:
-        raise UsageError("exactly one of --rows, --inputs and --text is needed")
+    if sum(value is not None for value in (rows, inputs, text, input_ids)) != 1:
+        raise UsageError("exactly one of --rows, --inputs, --text and --input-ids is needed")
     body: dict[str, Any] = {
         "rows": None if rows is None else read_rows(rows),
         "inputs": None if inputs is None else read_inputs(inputs),
         "text": None if text is None else read_text(text, "--text"),
+        "input_ids": None if input_ids is None else read_ids(input_ids),
         "model_version": version,
         "tenant_id": tenant,
         "risk_level": risk,
@@ -120,6 +122,15 @@ def read_inputs(argument: str) -> list[dict[str, Any]]:
         return encode_inputs(inputs)
     except (ValueError, TypeError, KeyError, OverflowError, struct.error) as error:
         raise UsageError(f"--inputs: {error}") from error
+
+
+def read_ids(argument: str) -> list[list[int]]:
+    """What `--input-ids` gives: rows of ids. Raises UsageError."""
+    ids = read_json(argument, "--input-ids")
+    rows = ids if isinstance(ids, list) and ids and isinstance(ids[0], list) else [ids]
+    if not all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows):
+        raise UsageError("--input-ids must be a JSON list of ids, or a list of such lists")
+    return rows
 
 
 def show_result(result: Result) -> None:
