@@ -28,6 +28,7 @@ __all__ = [
     "identify",
     "pack_digest",
     "pack_path",
+    "read_folder",
     "read_manifest",
     "read_view",
     "verify",
@@ -76,6 +77,11 @@ def read_manifest(models_dir: Path, digest: str) -> Manifest:
     Raises PACK_INVALID when the pack is absent or its manifest is not this digest's.
     """
     return _read(pack_path(models_dir, digest), digest)
+
+
+def read_folder(path: Path) -> Manifest:
+    """The manifest of the pack in this folder, whichever it is. Raises PACK_INVALID."""
+    return _read(path, None)
 
 
 def read_view(models_dir: Path, digest: str) -> str:

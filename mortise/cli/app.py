@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
         "models",
         {
             "models": "Every published version, and how many replicas have it ready.",
+            "pack": "Make a pack of a model, or try one.",
             "publish": "Name a pack as its model's next version.",
             "promote": "Deploy a version, wait until it is ready, then route to it.",
             "rollback": "Bring back a previous route, or the state of a policy version.",

@@ -1,10 +1,11 @@
-"""`models`, `publish`, `promote`, `rollback`: versions of models."""
+"""`models`, `pack`, `publish`, `promote`, `rollback`: packs and versions of models."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from mortise.addresses import SETTINGS
 from mortise.cli.failures import CommandError, UsageError
 from mortise.cli.jobs import run_job
 from mortise.cli.options import DEFAULTS, Options, Timeout, author_name
@@ -27,6 +28,38 @@ def models(*, options: Options = DEFAULTS) -> None:
             for row in answer.models
         ],
     )
+
+
+def pack(
+    source: Path,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="Write the pack's folder here instead.")] = None,
+    check: Annotated[bool, Parameter(help="Try a finished pack; make nothing.")] = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Make a pack from a model.toml, try it, and put it into the home's `models/`.
+
+    Args:
+        source: a model.toml (docs/backends.md); with --check a pack's folder
+    """
+    if out is not None and check:
+        raise UsageError("--check makes nothing, so there is nothing for --out")
+    if not source.exists():
+        raise CommandError("INVALID_REQUEST", f"{source}: no such file or folder")
+    arguments = [str(source)]
+    if (options.path / SETTINGS).is_file():
+        arguments += ["--home", str(options.path)]  # which says what backends there are
+    elif out is None and not check:
+        options.check_home()
+    arguments += ["--out", str(out)] if out is not None else ["--check"] if check else []
+    made = run_job("pack", *arguments)
+    if options.json:
+        print_json(made)
+        return
+    print_line(f"{made['model']} is {made['digest']}, {made['bytes']} bytes; every check passed")
+    if not check:
+        print_line(options.line(f"mortise publish {made.get('folder', made['digest'])}"))
 
 
 def publish(pack: str, /, *, alias: str | None = None, options: Options = DEFAULTS) -> None:

@@ -54,8 +54,8 @@ def remedy(error: MortiseError) -> str:
 
 
 _COMMAND = re.compile(
-    r"\bmortise (?:(?:contracts|features) \w+|start|stop|restart|status|doctor|call|models|publish"
-    r"|promote|rollback|policies|apply|commits|diff|verify|trace|snapshot|logs)\b"
+    r"\bmortise (?:(?:contracts|features) \w+|start|stop|restart|status|doctor|call|models|pack"
+    r"|publish|promote|rollback|policies|apply|commits|diff|verify|trace|snapshot|logs)\b"
 )
 """All that take a home which exists."""
 

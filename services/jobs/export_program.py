@@ -81,32 +81,41 @@ def export(
     model: torch.nn.Module | torch.export.ExportedProgram,
     example: Sequence[Tensor],
     rows_max: int,
+    tokens_max: int = 0,
 ) -> Exported:
-    """Trace `model` with these inputs, whose first axis is the rows, for 1 … `rows_max` of them.
+    """Trace `model` with these inputs, whose first axis is the rows, for 1 … `rows_max` of them;
+    where `tokens_max` is not 0, the second axis are 1 … `tokens_max` tokens.
 
     Raises MeshError PACK_INVALID naming what cannot be exported and what to do.
     """
     exported = model if isinstance(model, torch.export.ExportedProgram) else None
     if exported is None:
-        exported = _trace(model, example, rows_max)
+        exported = _trace(model, example, rows_max, tokens_max)
     else:
         _check_rows(exported, rows_max)
     form, exported = _choose_form(exported)
     writer = _Writer(exported)
     program = writer.program()
-    arrays, bits = _arrays(writer.tensors)
-    return Exported(program, arrays, bits, form, exported.module())
+    arrays, bits = pack_arrays(writer.tensors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = exported.module()
+    return Exported(program, arrays, bits, form, run)
 
 
-def _trace(model: Any, example: Sequence[Tensor], rows_max: int) -> torch.export.ExportedProgram:
-    rows = torch.export.Dim("rows", min=1, max=rows_max)
+def _trace(
+    model: Any, example: Sequence[Tensor], rows_max: int, tokens_max: int
+) -> torch.export.ExportedProgram:
+    axes = {0: torch.export.Dim("rows", min=1, max=rows_max)}
+    if tokens_max:
+        axes[1] = torch.export.Dim("tokens", min=1, max=tokens_max)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.export(
                 model.eval(),
                 tuple(example),
-                dynamic_shapes=tuple({0: rows} for _ in example),
+                dynamic_shapes=tuple(axes for _ in example),
             )
     except Exception as error:
         reason = " ".join(str(error).split())[:600]
@@ -119,11 +128,12 @@ def _trace(model: Any, example: Sequence[Tensor], rows_max: int) -> torch.export
 
 def _check_rows(exported: torch.export.ExportedProgram, rows_max: int) -> None:
     """An export that was made elsewhere must take every number of rows."""
-    symbols = set()
-    for node in exported.graph.nodes:
-        if node.op == "placeholder" and node.name in exported.graph_signature.user_inputs:
-            symbols.add(node.meta["val"].shape[0])
-    for size in symbols:
+    sizes = [
+        node.meta["val"].shape[0]
+        for node in exported.graph.nodes
+        if node.op == "placeholder" and node.name in exported.graph_signature.user_inputs
+    ]
+    for size in sizes:
         bounds = None if isinstance(size, int) else exported.range_constraints.get(size.node.expr)
         if bounds is None:
             raise MeshError(
@@ -236,7 +246,7 @@ class _Writer:
             value = node.meta["val"]
             if not isinstance(value, Tensor):
                 raise _invalid(f"input {node.name} is {type(value).__name__}, not a tensor")
-            shape = [-1, *(int(size) for size in value.shape[1:])]
+            shape = [-1, *(size if isinstance(size, int) else -1 for size in value.shape[1:])]
             datatype = DATATYPES[value.dtype]
             self._inputs.append(ProgramInput(name=node.name, datatype=datatype, shape=shape))
         elif node not in self._needed:
@@ -341,7 +351,8 @@ def _needed(exported: torch.export.ExportedProgram) -> set[Any]:
     return needed
 
 
-def _arrays(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Array], frozenset[str]]:
+def pack_arrays(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Array], frozenset[str]]:
+    """Tensors as a pack's arrays, and which of them are the bits of BF16."""
     bits = frozenset(name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16)
     arrays = {
         name: (tensor.contiguous().view(torch.uint16) if name in bits else tensor).cpu().numpy()
