@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mortise.tensors import decode_data, encode_inputs, encode_tensor, flat_list
+from mortise.tensors import decode_data, encode_inputs, encode_tensor, flat_list, token_rows
 
 DTYPES = {
     "BOOL": "?", "INT8": "i1", "INT16": "i2", "INT32": "i4", "INT64": "i8", "UINT8": "u1",
@@ -68,6 +68,29 @@ def test_inputs_are_a_map_or_tensors_of_the_protocol() -> None:
     assert encode_inputs([written]) == [written]
     assert encode_inputs({"x": {"datatype": "FP64", "shape": [1], "data": [1]}}) == [written]
     assert encode_inputs({"x": [1.0]}) == encode_inputs([{"name": "x", "data": np.float32([1.0])}])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [[1, 2], [3, 4]],
+        ((1, 2), (3, 4)),
+        np.array([[1, 2], [3, 4]]),
+        [np.array([1, 2]), np.array([3, 4])],
+    ],
+)
+def test_rows_of_ids_come_from_lists_and_arrays(ids: Any) -> None:
+    """Plain integers, row by row."""
+    rows = token_rows(ids)
+    assert rows == [[1, 2], [3, 4]]
+    assert all(type(one) is int for row in rows for one in row)
+
+
+def test_ids_alone_are_one_row() -> None:
+    """A list or an array of numbers; no rows stay no rows."""
+    assert token_rows([1, 2, 3]) == token_rows(np.array([1, 2, 3])) == [[1, 2, 3]]
+    assert token_rows([[1], [2, 3]]) == [[1], [2, 3]]
+    assert token_rows([[]]) == [[]]
 
 
 def test_answers_are_lists_where_numpy_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

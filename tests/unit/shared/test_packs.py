@@ -13,6 +13,7 @@ import pytest
 from contracts.errors import MeshError
 from contracts.pack import Manifest
 from services.jobs.bench_packs import sleepy, tiny
+from services.jobs.bench_tokens import wordy
 from services.jobs.pack_writer import write_pack
 from shared.clock import ManualClock
 from shared.pack_cache import VerifiedCache, settled_s
@@ -50,7 +51,7 @@ def refusal(pack: Path, digest: str | None = None) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("draft", [tiny, sleepy])
+@pytest.mark.parametrize("draft", [tiny, sleepy, wordy])
 def test_the_committed_bench_packs_come_from_their_command(draft: Any, tmp_path: Path) -> None:
     """Writing a bench pack again gives the digest that is committed, and the same bytes."""
     digest = write_pack(draft(), tmp_path)
@@ -163,6 +164,27 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_that_breaks_a_rule_is_refused(pack: Path, change: Change, reason: str) -> None:
     """Each rule is provoked; its sentence says what was found."""
     rewrite(pack, change)
+    assert reason in refusal(pack)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: c["inputs"][0].update(shape=[-1, 8]), "input_ids is INT64 or INT32 [-1, -1]"),
+        (lambda c: c["inputs"][1].update(datatype="FP32"), "received FP32"),
+        (lambda c: c["inputs"].reverse(), "received attention_mask, input_ids"),
+        (lambda c: c["inputs"][1].update(name="mask"), "received input_ids, mask"),
+        (lambda c: c["tokens"].update(pad_id=512), "pad_id 512 is outside the vocabulary of 512"),
+        (lambda c: c["outputs"][0].update(shape=[-1, -1]), "stands first"),
+        (lambda c: c.pop("tokens"), "stands first"),
+    ],
+)
+def test_a_token_model_that_breaks_a_rule_is_refused(
+    tmp_path: Path, change: Change, reason: str
+) -> None:
+    """What its inputs are called, and their shapes; only they have a second −1."""
+    pack = pack_path(tmp_path, write_pack(wordy(), tmp_path))
+    rewrite(pack, lambda manifest: change(manifest["contract"]))
     assert reason in refusal(pack)
 
 

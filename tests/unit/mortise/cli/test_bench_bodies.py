@@ -2,8 +2,8 @@
 
 import pytest
 
-from contracts.pack import ModelContract, TensorContract
-from mortise.cli.bench_bodies import BODIES, row_bodies, tensor_bodies
+from contracts.pack import ModelContract, TensorContract, TokenContract
+from mortise.cli.bench_bodies import BODIES, row_bodies, tensor_bodies, token_bodies
 from mortise.cli.failures import UsageError
 
 
@@ -28,6 +28,26 @@ def test_tensors_have_the_shape_and_datatype_of_the_contract() -> None:
     assert sizes == {
         "FP32": 12, "FP16": 3, "INT64": 3, "UINT8": 3, "BOOL": 3, "BYTES": 3, "BF16": 6,
     }  # fmt: skip
+
+
+def test_ids_are_of_the_vocabulary_and_rows_of_different_lengths() -> None:
+    """None is the padding's; the same every time."""
+    tokens = TokenContract(vocabulary=10, row_tokens_max=40, pad_id=3)
+    bodies = token_bodies(tokens)
+    assert bodies == token_bodies(tokens)
+    lengths = [len(row) for body in bodies for row in body["input_ids"]]
+    assert len(lengths) == BODIES
+    assert min(lengths) >= 4
+    assert max(lengths) <= 40
+    assert len(set(lengths)) > BODIES // 2
+    found = {number for body in bodies for row in body["input_ids"] for number in row}
+    assert found == set(range(10)) - {3}
+
+
+def test_a_row_of_one_id_is_all_that_some_models_take() -> None:
+    """Limits of 1 are kept."""
+    bodies = token_bodies(TokenContract(vocabulary=1, row_tokens_max=1))
+    assert bodies == [{"input_ids": [[0]]}] * BODIES
 
 
 def test_a_model_without_tensors_asks_for_its_text() -> None:

@@ -17,6 +17,7 @@ from contracts.pack import (
     ModelContract,
     Provenance,
     TensorContract,
+    TokenContract,
     ViewReference,
 )
 from contracts.policies import (
@@ -90,6 +91,17 @@ def classifier() -> ModelContract:
         labels=["late", "on_time"],
         actions=rules,
         view=ViewReference(name="departure", version="1", digest=digest(9)),
+    )
+
+
+def token_contract(*, has_mask: bool = True, **tokens: Any) -> ModelContract:
+    """A model of token ids with one FP32 output of one column, named `wordy`."""
+    names = ("input_ids", "attention_mask") if has_mask else ("input_ids",)
+    rows = {"vocabulary": 100, "row_tokens_max": 60, **tokens}
+    return contract(
+        name="wordy",
+        inputs=[TensorContract(name=name, datatype="INT64", shape=[-1, -1]) for name in names],
+        tokens=TokenContract(**rows),
     )
 
 
