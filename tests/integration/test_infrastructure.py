@@ -2,12 +2,14 @@
 alarmed, and acted upon.
 """
 
+import ctypes
 import json
 import os
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from supervisor import run
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bench"
 INPUT = {"x": [[2.0]]}
 ON_BOTH = '[[policy.spec.versions]]\nversion = "1"\nreplicas = 2\n'
+PR_CAPBSET_DROP, CAP_SYS_NICE = 24, 23
+"""Source: prctl(2), capabilities(7)."""
 wait_s_max = 40.0
 
 
@@ -175,6 +179,32 @@ def test_a_bulk_runtime_is_scheduled_as_its_class_says(mesh: Mesh) -> None:
             assert client.infer("sleepy", inputs=INPUT, risk_level=risk_level).variant == "default"
     apply(mesh, "priority", {})
     wait_for(lambda: scheduling(mesh, 0) == {os.SCHED_OTHER})
+
+
+def test_without_a_privilege_a_runtime_comes_up_again_as_a_new_process() -> None:
+    """Who may not leave SCHED_IDLE is replaced, make before break: a client that asks all the time
+    is always answered."""
+    with ThreadPoolExecutor(1) as thread:
+        # The thread that starts the mesh has lost the capability; it is the mesh's parent.
+        thread.submit(ctypes.CDLL(None).prctl, PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0).result()
+        mesh = Mesh(EXAMPLE)
+        thread.submit(mesh.__enter__).result()
+        try:
+            apply(mesh, "priority", {"cpu_weights": {"1": 1, "2": 1, "3": 1}})
+            wait_for(lambda: scheduling(mesh, 0) == {os.SCHED_IDLE})
+            before = rows(mesh, "model_runtime")[0]["pid"]
+            apply(mesh, "priority", {})
+            with mesh.client() as client:
+
+                def is_ordinary() -> bool:
+                    assert client.infer("sleepy", inputs=INPUT).variant == "default"
+                    return scheduling(mesh, 0) == {os.SCHED_OTHER}
+
+                wait_for(is_ordinary)
+            (row,) = rows(mesh, "model_runtime")
+            assert (row["pid"] != before, row["restarts"], row["cpu_weight"]) == (True, 0, "")
+        finally:
+            thread.submit(mesh.__exit__, None, None, None).result()
 
 
 def scheduling(mesh: Mesh, index: int) -> set[int]:
