@@ -35,9 +35,10 @@ def wordy() -> Draft:
     """`input_ids` INT64 [n, l], `attention_mask` INT64 [n, l] → `y` FP32 [n, 2]."""
     random = np.random.default_rng(SEED)
 
-    def weights(rows: int, columns: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
+    def weights(rows: int, columns: int) -> np.ndarray[Any, Any]:
         # Deviation 1 / sqrt(inputs) keeps the scale of what passes through.
-        return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+        scaled = random.standard_normal((rows, columns)) / np.sqrt(columns)
+        return np.asarray(scaled, dtype=np.float32)
 
     tensors = {"embedding.weight": weights(VOCABULARY, WIDTH)}
     for name, rows, columns in (

@@ -1,18 +1,22 @@
 """Rows of unequal length → the rectangular arrays that a token model's forward takes. Pure."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from contracts.errors import MeshError
 from contracts.execution import Execute
-from contracts.inference import Tensor
+from contracts.inference import Datatype, Tensor
 from contracts.pack import TOKEN_INPUTS, ModelContract, TokenContract
 from services.model_runtime.mapping import NUMPY_TYPES, Array
 
 _IDS, _MASK = TOKEN_INPUTS
-_SENT = {_IDS: ("INT32", np.dtype("<i4")), _MASK: ("UINT8", np.dtype("|u1"))}
+_SENT: dict[str, tuple[Datatype, np.dtype[Any]]] = {
+    _IDS: ("INT32", np.dtype("<i4")),
+    _MASK: ("UINT8", np.dtype("|u1")),
+}
 
 
 class TokenPreprocess:
