@@ -78,12 +78,14 @@ def _status(home: Path, as_json: bool) -> int:
 def line_of(child: dict[str, Any]) -> str:
     """One child's row of the status, for people; a pid that there is not is a dash."""
     standby = child["standby"]
+    words = [*child["reasons"], *child.get("alarms", []), child.get("cpu_weight", "")]
+    notes = "; ".join(word for word in words if word)
     return (
         f"{child['service']} {child['index']}: {child['condition']}"
         f"{', ready' if child['ready'] else ''}, pid {child['pid'] or '-'},"
         f" restarts {child['restarts']}"
         + (f", standby {standby['pid'] or '-'} {standby['state']}" if standby else "")
-        + (f" ({'; '.join(child['reasons'])})" if child["reasons"] else "")
+        + (f" ({notes})" if notes else "")
     )
 
 

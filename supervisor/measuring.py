@@ -18,10 +18,12 @@ from supervisor import proc
 from supervisor.alarms import Alarms, Change, text_of
 from supervisor.in_force import InForce
 from supervisor.instance import Instance
+from supervisor.perf import CACHE_MISSES, Counters
 from supervisor.slot import Slot
 
 log = logs.get("supervisor.measuring")
 measure_s = 1.0
+GPU_REASON = "no backend of this mesh computes on a GPU"
 EDGE, RUNTIME = "orchestrator", "model_runtime"
 
 
@@ -51,6 +53,8 @@ class Measuring:
     ) -> None:
         self._slots, self._in_force, self._clock = slots, in_force, clock
         self._version, self._then = version, then
+        self._cache_misses = Counters(CACHE_MISSES)
+        self._misses: dict[str, int] = {}
         self._alarms: dict[str, Alarms] = {}
         self._raised: Counter[tuple[str, int, Resource]] = Counter()
         self._pressed: set[str] = set()
@@ -80,11 +84,24 @@ class Measuring:
                 found = proc.sample(instance.pid, now_s)
                 if found is not None:
                     self._take(slot, instance, found)
+                misses = self._cache_misses.total(instance.identity, instance.pid)
+                if misses is not None:
+                    self._misses[instance.identity] = misses
         for identity in self._alarms.keys() - seen:
             del self._alarms[identity]
+        self._misses = {name: count for name, count in self._misses.items() if name in seen}
+        self._cache_misses.keep(seen)
         self._pressed &= seen
         self._tell()
         self._then()
+
+    @property
+    def unmeasured(self) -> dict[str, str]:
+        """What nobody measures here, and why."""
+        found = {"gpu_memory": GPU_REASON}
+        if self._cache_misses.reason:
+            found["cache_misses"] = self._cache_misses.reason
+        return found
 
     def rows(self, slot: Slot) -> dict[Resource, ResourceRow]:
         """The active process of a place by resource; empty while it was not measured."""
@@ -120,6 +137,21 @@ class Measuring:
             _family("ai_infrastructure_limit", "gauge", "Its limit by the contract.", limits),
             _family("ai_infrastructure_alarm", "gauge", "1 while it is alarmed.", alarms),
             _family("ai_infrastructure_alarms_total", "counter", "Alarms that began.", counts),
+            *self._missed(slot),
+        ]
+
+    def _missed(self, slot: Slot) -> list[Metric]:
+        """Nothing at all where the kernel does not count: a zero would be taken for one."""
+        if slot.active is None or slot.active.identity not in self._misses:
+            return []
+        return [
+            Metric(
+                name="ai_infrastructure_cache_misses_total",
+                kind="counter",
+                help="Cache misses in user mode of this instance.",
+                labels=[],
+                series=[Series(labels=[], value=float(self._misses[slot.active.identity]))],
+            )
         ]
 
     def _terms(self, slot: Slot) -> Terms:

@@ -43,15 +43,16 @@ class ChildRow(Open, frozen=True, kw_only=True):
     last_ending: str
     durations_s: dict[str, float]
     standby: StandbyRow | None
-    infrastructure: dict[Resource, ResourceRow]
-    alarms: list[str]
-    cpu_weight: str
+    infrastructure: dict[Resource, ResourceRow] = msgspec.field(default_factory=dict)
+    alarms: list[str] = msgspec.field(default_factory=list)
+    cpu_weight: str = ""
 
 
 class MeshStatus(Open, frozen=True, kw_only=True):
     """The mesh of one home. `state`: ready; degraded (serves, but a child is missing or serves
-    less); live (all run, the edge cannot answer yet); starting (a child is not up). `startup`: how
-    long each step of the start of the processes that run now took, beside its budget.
+    less); live (all run, the edge cannot answer yet); starting (a child is not up). `unmeasured` is
+    what of the machine nobody measures here, with the reason. `startup`: how long each step of the
+    start of the processes that run now took, beside its budget.
     """
 
     running: bool
@@ -62,6 +63,7 @@ class MeshStatus(Open, frozen=True, kw_only=True):
     uptime_s: float
     template_pid: int | None
     children: list[ChildRow]
+    unmeasured: dict[str, str] = msgspec.field(default_factory=dict)
     startup: list[StartupRow] = msgspec.field(default_factory=list)
 
 
@@ -83,6 +85,7 @@ def status_of(mesh: Mesh, home: str, run_dir: str, now_s: float) -> MeshStatus:
         uptime_s=now_s - mesh.started_s,
         template_pid=template.pid or None if template is not None else None,
         children=children,
+        unmeasured=mesh.measuring.unmeasured,
         startup=_startup(mesh),
     )
 

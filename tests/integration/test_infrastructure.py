@@ -104,6 +104,10 @@ def test_every_resource_is_measured_beside_its_limit(mesh: Mesh) -> None:
         assert found["descriptors"]["used"] > 5.0
         assert not any(one["alarm"] for name, one in found.items() if name != "cpu")
     lines = scraped(mesh)
+    unmeasured = run.status(mesh.home)["unmeasured"]
+    assert "GPU" in unmeasured["gpu_memory"]
+    is_counted = any("ai_infrastructure_cache_misses_total" in line for line in lines)
+    assert is_counted is not bool(unmeasured.get("cache_misses")), "counted, or the reason why not"
     for name in ("used", "limit", "alarm"):
         wanted = f'ai_infrastructure_{name}{{replica="0",resource="memory",service="orchestrator"}}'
         assert any(line.startswith(wanted) for line in lines), wanted
