@@ -180,5 +180,7 @@ def _child_row(child: dict[str, Any]) -> tuple[Any, ...]:
         child["restarts"],
         child["last_ending"],
         f"{standby['pid'] or ''} {standby['state']}".strip() if standby else None,
-        "; ".join([*child["reasons"], *child["alarms"], *filter(None, [child["cpu_weight"]])]),
+        "; ".join(
+            filter(None, [*child["reasons"], *child.get("alarms", ()), child.get("cpu_weight")])
+        ),
     )
