@@ -1,189 +1,294 @@
-"""P3: what a second replica costs when weights are mapped, beside unpickling the same weights.
+"""P3: what further replicas cost the real mesh, beside a process that unpickles the same model.
 
-    python -m benchmarks.mapping [--mib 512] [--result FILE]
+    python -m benchmarks.mapping [--mib 512] [--runs 3] [--result FILE] [--note TEXT]
 
-A pack of linear layers is written once. Then, alternating between the two ways, two fresh
-processes that have imported torch load it as the runtime does (verified already) or unpickle the
-same tensors, answer one row, and say how long both took; the forward that answers reads all
-weights and is the same work either way. The memory of a second replica is what the sum of both
-processes' PSS grew by. Limits: ready ≥ 17 × faster, ≤ 38 % of the memory.
+A mesh serves one generated pack on one runtime. `mortise replicas` makes it two, then three, and
+tells how long each took until it served (forked, mapped, a first row computed); memory is the sum
+of all runtimes' PSS afterwards less before. In turn, a fresh process loads the same network with
+`torch.load` and answers a row: the usual way, and the one place of this project that unpickles a
+model, for the comparison alone. Then all replicas compute at once, and the threads that run are
+counted. Limits: ready ≥ 17 × faster, ≤ 38 % of the memory, no more computing threads than
+`threads` in each replica. Exit code 1 when one is not kept.
 """
 
 import argparse
 import json
-import multiprocessing
 import os
-import pickle
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
+import threading
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
-from contracts.pack import Architecture, ModelContract, Provenance, TensorContract
+import mortise
+from benchmarks.large import NAME, WIDTH, large, make_home
+from benchmarks.serving import ROOT, supervisor
 from services.jobs.machine import describe_machine
-from services.jobs.pack_writer import Draft, write_pack
 from services.model_runtime.backends.architectures import build
-from services.model_runtime.backends.torch_module import TorchModule, pin_numerics
-from services.model_runtime.mapping import map_tensors
-from shared.pack_cache import VerifiedCache, settled_s
-from shared.pack_digests import sha256
-from shared.packs import pack_path
+from supervisor import run
 
-WIDTH = 1_024
-RUNS = 3
+REPLICAS = 3
 SPEED_MIN, MEMORY_MAX = 17.0, 0.38
+FORWARDS = 12
+"""Of each caller while threads are counted."""
+SAMPLE_S = 0.002
+PICKLED = """
+import sys, time
+began_s = time.perf_counter()
+import torch
+imported_s = time.perf_counter()
+torch.set_num_threads(1)
+network = torch.load(sys.argv[1], weights_only=False)
+loaded_s = time.perf_counter()
+with torch.inference_mode():
+    network(torch.ones(1, int(sys.argv[2])))
+print(imported_s - began_s, loaded_s - imported_s, time.perf_counter() - loaded_s, flush=True)
+sys.stdin.read()
+"""
 
 
-def draft(mib: int) -> Draft:
-    """Square layers of 4 MiB each."""
-    layers = mib // 4
-    random = np.random.default_rng(1)
-    tensors = {}
-    for layer in range(layers):
-        weight = random.standard_normal((WIDTH, WIDTH), dtype=np.float32)
-        tensors[f"layers.{layer}.weight"] = weight / np.sqrt(np.float32(WIDTH / 2))
-        tensors[f"layers.{layer}.bias"] = np.zeros(WIDTH, dtype=np.float32)
-    return Draft(
-        contract=ModelContract(
-            name="large",
-            task="tensor",
-            inputs=[TensorContract(name="x", datatype="FP32", shape=[-1, WIDTH])],
-            outputs=[TensorContract(name="y", datatype="FP32", shape=[-1, WIDTH])],
-        ),
-        architecture=Architecture(name="mlp", configuration={"widths": [WIDTH] * (layers + 1)}),
-        provenance=Provenance(code=sha256(Path(__file__).read_bytes()), seed=1),
-        tensors=tensors,
-    )
+def as_module(weights: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.nn.Sequential:
+    """The same network as a module of torch, as it would be pickled."""
+    layers: list[torch.nn.Module] = []
+    for weight, bias in weights:
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+        layer.weight, layer.bias = torch.nn.Parameter(weight), torch.nn.Parameter(bias)
+        layers += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
 
 
-def load_mapped(folder: Path, digest: str) -> Any:
-    """As the runtime loads a pack that was verified before."""
-    manifest, identities = VerifiedCache(folder / "models", folder / "verified").verify(digest)
-    tensors = map_tensors(pack_path(folder / "models", digest), manifest, identities)
-    model = TorchModule.load(manifest, tensors, {})
-    return lambda x: model.forward([x], 1)
+@contextmanager
+def mesh(home: Path) -> Iterator[None]:
+    """The mesh of a home, from its start to its stop."""
+    supervisor(home, "start", "--detach")
+    try:
+        yield
+    finally:
+        supervisor(home, "stop")
 
 
-def load_pickled(folder: Path, digest: str) -> Any:
-    """The usual way: every process reads and owns its copy."""
-    tensors = pickle.loads((folder / "weights.pickle").read_bytes())
-    manifest = msgspec.json.decode((folder / "architecture.json").read_bytes(), type=Architecture)
-    network = build(manifest, tensors)
-    return lambda x: network(torch.from_numpy(x))
+def memory_mib(pid: int) -> tuple[float, float]:
+    """Proportional and private set size of a process. Source: proc(5), smaps_rollup."""
+    found = {"Pss": 0, "Private_Clean": 0, "Private_Dirty": 0}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in found:
+            found[name] = int(rest.split()[0])
+    return found["Pss"] / 1024, (found["Private_Clean"] + found["Private_Dirty"]) / 1024
 
 
-def replica(way: str, folder: Path, digest: str, pipe: Connection) -> None:
-    """One process: load and answer, then tell its memory each time it is asked."""
-    pin_numerics(1)
-    x = np.ones((1, WIDTH), dtype=np.float32)
-    pss_before = pss_bytes()
-    pipe.recv()
-    started_s = time.perf_counter()
-    model = {"mapped": load_mapped, "pickled": load_pickled}[way](folder, digest)
-    loaded_s = time.perf_counter() - started_s
+def runtimes(home: Path) -> dict[int, dict[str, Any]]:
+    """Index → row of the runtimes that run."""
+    rows = run.status(home)["children"]
+    return {row["index"]: row for row in rows if row["service"] == "model_runtime"}
+
+
+def pss_of_all(home: Path) -> float:
+    """MiB of every runtime together."""
+    return sum(memory_mib(row["pid"])[0] for row in runtimes(home).values())
+
+
+def add_one(home: Path, count: int) -> dict[str, Any]:
+    """One more replica: seconds until it served, MiB that all runtimes grew by, its own memory."""
+    before_mib = pss_of_all(home)
+    (started,) = run.replicas(home, count)["started"]
+    _, private_mib = memory_mib(started["pid"])
+    return {
+        "ready_s": started["ready_ms"] / 1e3,
+        "added_mib": pss_of_all(home) - before_mib,
+        "private_mib": private_mib,
+        "steps_s": runtimes(home)[count - 1]["durations_s"],
+    }
+
+
+def unpickle(path: Path) -> dict[str, float]:
+    """A fresh process that loads the pickled module and answers a row. COMPARISON ONLY: unpickling
+    executes what the file says, which is why the product never does it."""
+    began_s = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-c", PICKLED, str(path), str(WIDTH)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None, "it is a pipe"
+        line = process.stdout.readline()
+        ready_s = time.perf_counter() - began_s
+        import_s, load_s, forward_s = map(float, line.split())
+        pss_mib, private_mib = memory_mib(process.pid)
+        process.kill()
+    return {
+        "ready_s": ready_s,
+        "import_s": import_s,
+        "load_s": load_s,
+        "forward_s": forward_s,
+        "added_mib": pss_mib,
+        "private_mib": private_mib,
+    }
+
+
+def cpu_by_thread(pid: int) -> dict[int, int]:
+    """Ticks that each thread of a process has computed. Source: proc(5), utime and stime."""
+    found = {}
+    for folder in Path(f"/proc/{pid}/task").iterdir():
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        found[int(folder.name)] = int(fields[11]) + int(fields[12])
+    return found
+
+
+def count_threads(home: Path, callers: int) -> dict[str, Any]:
+    """Ask from so many threads at once; for each replica: how many of its threads ran at the same
+    time (state R, sampled), at most and in the median of samples in which any ran, and how many
+    of them did a tenth of its computing or more."""
+    pids = {index: row["pid"] for index, row in runtimes(home).items()}
+    before = {index: cpu_by_thread(pid) for index, pid in pids.items()}
+    running: dict[int, list[int]] = {index: [] for index in pids}
+    asking = [threading.Thread(target=_ask, args=(home,)) for _ in range(callers)]
+    for thread in asking:
+        thread.start()
+    while any(thread.is_alive() for thread in asking):
+        for index, pid in pids.items():
+            running[index].append(_running(pid))
+        time.sleep(SAMPLE_S)
+    found = {}
+    for index, pid in pids.items():
+        ticks = [now - before[index].get(tid, 0) for tid, now in cpu_by_thread(pid).items()]
+        busy = [count for count in running[index] if count]
+        found[str(index)] = {
+            "running_max": max(busy, default=0),
+            "running_median": statistics.median(busy) if busy else 0,
+            "computing": sum(count >= max(1, sum(ticks)) / 10 for count in ticks),
+        }
+    return found
+
+
+def _ask(home: Path) -> None:
+    x = np.ones((32, WIDTH), np.float32)
+    with mortise.Client(home=home) as client:
+        for _ in range(FORWARDS):
+            client.infer(NAME, inputs={"x": x}, timeout_s=30)
+
+
+def _running(pid: int) -> int:
+    states = []
+    for folder in Path(f"/proc/{pid}/task").iterdir():
+        states.append((folder / "stat").read_text().rpartition(")")[2].split()[0])
+    return states.count("R")
+
+
+def measure(folder: Path, mib: int, runs: int) -> dict[str, Any]:
+    """All of it in a folder of its own."""
+    draft = large(mib)
+    home = make_home(folder / "home", [draft], replicas_max=REPLICAS, standby=False)
+    names = [f"layers.{layer}" for layer in range(len(draft.tensors) // 2)]
+    arrays = {name: torch.from_numpy(array) for name, array in draft.tensors.items()}
+    module = as_module([(arrays[f"{name}.weight"], arrays[f"{name}.bias"]) for name in names])
+    pickled = folder / "module.pickle"
+    torch.save(module, pickled)
+    _check_equal(draft, module)
+    del draft, arrays, module
+    ways: dict[str, list[dict[str, Any]]] = {"second": [], "third": [], "unpickled": []}
+    with mesh(home):
+        first = runtimes(home)[0]
+        for _ in range(runs):
+            ways["second"].append(add_one(home, 2))
+            ways["third"].append(add_one(home, 3))
+            ways["unpickled"].append(unpickle(pickled))
+            run.replicas(home, 1)
+        run.replicas(home, REPLICAS)
+        threads = count_threads(home, callers=2 * REPLICAS)
+    medians = {
+        way: {
+            what: round(statistics.median(row[what] for row in rows), 4)
+            for what in rows[0]
+            if what != "steps_s"
+        }
+        for way, rows in ways.items()
+    }
+    steps = sorted(ways["second"], key=lambda row: float(row["ready_s"]))[runs // 2]["steps_s"]
+    return {
+        "weights_mib": mib,
+        "runs": runs,
+        "first_verification_s": round(first["durations_s"].get("verify", 0.0), 3),
+        "first_warm_s": round(first["durations_s"].get("warm", 0.0), 3),
+        **medians,
+        "steps_of_a_second_s": {name: round(seconds, 4) for name, seconds in steps.items()},
+        "threads": threads,
+    }
+
+
+def _check_equal(draft: Any, module: torch.nn.Sequential) -> None:
+    """Both ways compute the same."""
+    arrays = {name: torch.from_numpy(array) for name, array in draft.tensors.items()}
+    x = torch.linspace(-1, 1, WIDTH)[None]
     with torch.inference_mode():
-        model(x)
-    pipe.send((loaded_s, time.perf_counter() - started_s))
-    while pipe.recv() == "measure":
-        pipe.send(pss_bytes() - pss_before)
+        torch.testing.assert_close(build(draft.architecture, arrays)(x)[0], module(x))
 
 
-def pss_bytes() -> int:
-    """Proportional set size of this process (proc(5))."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("Linux has stated Pss since 4.14")
+def judge(found: dict[str, Any]) -> dict[str, Any]:
+    """Ratios beside their limits. `pickle` and its import: what a fresh process does."""
+    second, other = found["second"], found["unpickled"]
+    without_import_s = other["load_s"] + other["forward_s"]
+    computing = {row["computing"] for row in found["threads"].values()}
+    return {
+        "ready_ratio": round(other["ready_s"] / second["ready_s"], 1),
+        "ready_ratio_without_import": round(without_import_s / second["ready_s"], 1),
+        "memory_share": round(second["added_mib"] / other["added_mib"], 3),
+        "private_share": round(second["private_mib"] / other["private_mib"], 3),
+        "computing_threads_a_replica": max(computing),
+        "limits": {
+            "ready_ratio_min": SPEED_MIN,
+            "memory_share_max": MEMORY_MAX,
+            "computing_threads_a_replica_max": 1,
+        },
+    }
 
 
-class Replica:
-    """A spawned process and its pipe."""
-
-    def __init__(self, way: str, folder: Path, digest: str) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.pipe, far = spawn.Pipe()
-        self.process = spawn.Process(target=replica, args=(way, folder, digest, far))
-        self.process.start()
-        self.pipe.send("load")
-        self.loaded_s: float
-        self.answered_s: float
-        self.loaded_s, self.answered_s = self.pipe.recv()
-
-    def pss(self) -> int:
-        """What its load added, shared pages by their share."""
-        self.pipe.send("measure")
-        size: int = self.pipe.recv()
-        return size
-
-    def stop(self) -> None:
-        """End it."""
-        self.pipe.send("stop")
-        self.process.join()
-
-
-def measure(way: str, folder: Path, digest: str) -> tuple[float, float, float]:
-    """A second replica: seconds until loaded, seconds until it answered, MiB that it added."""
-    first = Replica(way, folder, digest)
-    alone = first.pss()
-    second = Replica(way, folder, digest)
-    added = first.pss() + second.pss() - alone
-    second.stop()
-    first.stop()
-    return second.loaded_s, second.answered_s, added / 2**20
-
-
-def main() -> None:
+def main() -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--result", type=Path)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="mo") as name:
-        folder = Path(name)
-        large = draft(options.mib)
-        digest = write_pack(large, folder / "models")
-        tensors = {name: torch.from_numpy(array) for name, array in large.tensors.items()}
-        (folder / "weights.pickle").write_bytes(pickle.dumps(tensors, protocol=5))
-        (folder / "architecture.json").write_bytes(msgspec.json.encode(large.architecture))
-        del large, tensors
-        time.sleep(2 * settled_s)  # a pack written this instant is not recorded as verified
-        started_s = time.perf_counter()
-        VerifiedCache(folder / "models", folder / "verified").verify(digest)
-        verify_s = time.perf_counter() - started_s
-        runs: dict[str, list[tuple[float, float, float]]] = {"mapped": [], "pickled": []}
-        for _ in range(RUNS):
-            for way, measured in runs.items():
-                measured.append(measure(way, folder, digest))
-    loaded_s, answered_s, added_mib = (
-        {way: statistics.median(run[place] for run in measured) for way, measured in runs.items()}
-        for place in range(3)
-    )
+    parser.add_argument("--note", default="")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="mo", dir="/tmp"))
+    load_average = round(os.getloadavg()[0], 1)
+    try:
+        found = measure(folder, given.mib, given.runs)
+    finally:
+        shutil.rmtree(folder)
+    verdict = judge(found)
     result = {
-        "what": "a second replica, mapped or unpickled: load, first answer, memory added",
-        "command": f"python -m benchmarks.mapping --mib {options.mib}",
-        "machine": describe_machine() | {"load_average": round(os.getloadavg()[0], 1)},
-        "weights_mib": options.mib,
-        "runs": RUNS,
-        "first_verification_s": round(verify_s, 3),
-        "loaded_s": {way: round(seconds, 4) for way, seconds in loaded_s.items()},
-        "answered_s": {way: round(seconds, 4) for way, seconds in answered_s.items()},
-        "memory_added_mib": {way: round(size, 1) for way, size in added_mib.items()},
-        "loaded_ratio": round(loaded_s["pickled"] / loaded_s["mapped"], 1),
-        "answered_ratio": round(answered_s["pickled"] / answered_s["mapped"], 1),
-        "memory_share": round(added_mib["mapped"] / added_mib["pickled"], 3),
-        "limits": {"ready_ratio_min": SPEED_MIN, "memory_share_max": MEMORY_MAX},
+        "what": "further replicas of a mesh, mapped, beside a fresh process that unpickles",
+        "command": f"python -m benchmarks.mapping --mib {given.mib} --runs {given.runs}",
+        "machine": describe_machine() | {"load_average_before": load_average},
+        **found,
+        **verdict,
+        "note": given.note,
     }
-    encoded = json.dumps(result, indent=1)
+    encoded = json.dumps(result, indent=1, ensure_ascii=False)
     print(encoded)
-    if options.result:
-        options.result.write_text(encoded + "\n")
+    if given.result:
+        given.result.write_text(encoded + "\n")
+    is_kept = (
+        verdict["ready_ratio"] >= SPEED_MIN
+        and verdict["memory_share"] <= MEMORY_MAX
+        and verdict["computing_threads_a_replica"] <= 1
+    )
+    return 0 if is_kept else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,6 +18,9 @@ settled_s = 0.1
 """A file changed less than this ago is not recorded: the kernel stamps times in steps of up to
 10 ms (one tick at 100 Hz), so a later write in the same step would leave the same identity."""
 
+manifests_max = 4
+"""Kept parsed: a load looks at its pack's twice."""
+
 _decode = msgspec.json.Decoder(dict[str, Identity]).decode
 
 
@@ -31,19 +34,35 @@ class VerifiedCache:
         self._models_dir = models_dir
         self._records_dir = records_dir
         self._clock = clock
+        self._manifests: dict[str, Manifest] = {}
+        self._hashed_us: dict[str, int] = {}
+
+    def hashed_us(self, digest: str) -> int:
+        """How long this process hashed the pack, told once; 0 when a record spared it that."""
+        return self._hashed_us.pop(digest, 0)
 
     def verify(self, digest: str) -> tuple[Manifest, Mapping[str, Identity]]:
         """The manifest of a staged pack whose every byte was hashed, now or earlier, and the
         identities of the files that this holds for. Raises PACK_INVALID."""
         path = pack_path(self._models_dir, digest)
-        manifest = read_manifest(self._models_dir, digest)
+        manifest = self._manifest(digest)
         before = identify(path, manifest)
         if before == self._recorded(path.name):
             return manifest, before
+        begun_us = self._clock.monotonic_us()
         verify(path, digest)
+        self._hashed_us = {digest: self._clock.monotonic_us() - begun_us}  # of the last alone
         if identify(path, manifest) == before and self._is_settled(before):
             self._record(path.name, before)
         return manifest, before
+
+    def _manifest(self, digest: str) -> Manifest:
+        """What the digest says for ever; the last few are not parsed again."""
+        manifest = self._manifests.pop(digest, None) or read_manifest(self._models_dir, digest)
+        self._manifests[digest] = manifest
+        while len(self._manifests) > manifests_max:
+            del self._manifests[next(iter(self._manifests))]
+        return manifest
 
     def _is_settled(self, identities: Mapping[str, Identity]) -> bool:
         newest_s = max(identity.ctime_ns for identity in identities.values()) / 1e9

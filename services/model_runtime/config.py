@@ -21,6 +21,9 @@ buffer_rows = 1_024
 """Rows of the preallocated input buffers; a larger batch gets memory of its own."""
 buffer_headroom = 1.2
 """M7: predicted private memory is taken a fifth larger than its arithmetic says."""
+lane_weights_bytes_max = 8 * 1024 * 1024
+"""Reading these weights once takes about a millisecond; beside that a lane's few microseconds are
+nothing, and its buffers (one a layer) would be private memory of every replica."""
 lane_rows_max = 64
 """Rows of the largest batch that is computed between fixed memory (`backends.base.Lane`): twice
 the batch that the orchestrator fills for a small model. Each row count keeps its views."""

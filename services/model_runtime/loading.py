@@ -69,7 +69,7 @@ class Loader:
         mapped_us = self.clock.monotonic_us()
         self._warm(backend, digest)
         return model, LoadTimes(
-            verify_us=verified_us - started_us,
+            verify_us=verified_us - started_us + self.cache.hashed_us(digest),
             map_us=mapped_us - verified_us,
             warm_us=self.clock.monotonic_us() - mapped_us,
             bytes=weights_bytes,

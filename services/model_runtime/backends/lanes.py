@@ -15,7 +15,7 @@ from torch import Tensor
 from contracts.pack import Manifest, TensorContract
 from contracts.types import UNSET
 from services.model_runtime.backends.base import Lane
-from services.model_runtime.config import lane_rows_max
+from services.model_runtime.config import lane_rows_max, lane_weights_bytes_max
 
 Layer = tuple[Tensor, Tensor]
 """(bias, transposed weights)."""
@@ -34,9 +34,11 @@ class Lanes:
     @classmethod
     def of(cls, manifest: Manifest, tensors: Mapping[str, Tensor]) -> "Lanes | None":
         """The lanes of a pack whose tensors fit its architecture; None when it is not an `mlp` in
-        FP32 from one matrix to one matrix."""
+        FP32 from one matrix to one matrix, or so large that a lane would save nothing."""
         contract = manifest.contract
         if manifest.architecture.name != "mlp" or contract.view is not UNSET:
+            return None
+        if sum(tensor.nbytes for tensor in tensors.values()) > lane_weights_bytes_max:
             return None
         layers = [
             (tensors[f"layers.{layer}.bias"], tensors[f"layers.{layer}.weight"].t())

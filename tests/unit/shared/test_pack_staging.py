@@ -31,6 +31,17 @@ def test_stage_says_its_steps_and_a_second_time_finds_it(source: Path, tmp_path:
     assert steps == ["verify", "present"]
 
 
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+def test_files_of_any_size_are_copied_whole(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: int
+) -> None:
+    """In pieces: one byte less than a piece, exactly one, one more."""
+    size = (source / "weights.safetensors").stat().st_size
+    monkeypatch.setattr(pack_staging, "copy_bytes", size + beside)
+    digest, _ = stage(source, tmp_path / "models")
+    verify(pack_path(tmp_path / "models", digest), digest)
+
+
 @pytest.mark.parametrize("step", ["copy", "verify_copy", "rename"])
 def test_a_stage_that_fails_leaves_nothing(source: Path, tmp_path: Path, step: str) -> None:
     """Whatever the step, no pack and no leftover appears."""

@@ -10,7 +10,7 @@ import torch
 from contracts.errors import MeshError
 from contracts.pack import Architecture, ColumnEncoder, Manifest, ViewReference
 from services.jobs.bench_packs import tiny
-from services.model_runtime.backends import torch_memory
+from services.model_runtime.backends import lanes, torch_memory
 from services.model_runtime.backends.architectures import ARCHITECTURES, Tabular, build
 from services.model_runtime.backends.torch_module import TorchModule, pin_numerics
 from services.model_runtime.config import buffer_rows, warm_rows
@@ -67,6 +67,13 @@ def test_tiny_computes_what_its_weights_say(rows: int) -> None:
     (y,) = load_tiny().forward([x], rows)
     assert (y.dtype, y.shape) == (np.float32, (rows, 2))
     assert np.abs(y - expected(x)).max() <= 1e-5
+
+
+def test_a_model_with_much_to_read_has_no_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane would save nothing beside reading the weights, and cost private memory."""
+    assert load_tiny().lane(1) is not None
+    monkeypatch.setattr(lanes, "lane_weights_bytes_max", 1_000)
+    assert load_tiny().lane(1) is None
 
 
 def test_an_answer_outlives_the_next_forward() -> None:
