@@ -111,6 +111,13 @@ class Observed:
         self._rows = registry.add(
             Histogram("ai_batch_rows", "Rows of the batches that came back.", names, ROWS_BUCKETS)
         )
+        self._tokens = registry.add(
+            Counter(
+                "ai_batch_tokens_total",
+                "Tokens of the batches that came back: real ones and padding.",
+                (*names, "kind"),
+            )
+        )
         self._fallbacks = registry.add(
             Counter(
                 "ai_fallback_total",
@@ -123,26 +130,7 @@ class Observed:
                 "ai_breaker_total", "Transitions of breakers, by the new state.", (*names, "state")
             )
         )
-        self._shadows = registry.add(
-            Counter(
-                "ai_shadow_total", "Copies for shadow versions by what became of them.",
-                (*names, "status"),
-            )
-        )  # fmt: skip
-        self._differences = registry.add(
-            Histogram(
-                "ai_shadow_difference",
-                "Largest absolute difference of a copy's outputs from the answer's.",
-                names,
-                DIFFERENCE_BUCKETS,
-            )
-        )
-        self._labels = registry.add(
-            Counter(
-                "ai_shadow_labels_total", "Labels of copies by whether the answer's were the same.",
-                (*names, "agree"),
-            )
-        )  # fmt: skip
+        self._shadows, self._differences, self._labels = _shadow_families(registry, names)
         self._gauges = {name: registry.add(Gauge(name, text)) for name, text in GAUGES}
         self._handles: dict[ModelPlan, Handles] = {}
 
@@ -159,6 +147,12 @@ class Observed:
         handles.batches.append((rows, requests, shared_us))
         if len(handles.batches) >= kept_max:
             handles.fold()
+
+    def padded(self, plan: ModelPlan, real: int, computed: int) -> None:
+        """A token model's batch came back: so many of the tokens that it computed were real."""
+        names = (plan.name, plan.version)
+        self._tokens.labels(*names, "real").add(real)
+        self._tokens.labels(*names, "padding").add(computed - real)
 
     def refused(self, model: str | None, error: str, took_s: float) -> None:
         """A request was refused at the door; `model` is None unless it was published."""
@@ -223,3 +217,24 @@ class Observed:
                 self._rows.labels(*names),
             )
         return handles
+
+
+def _shadow_families(
+    registry: Registry, names: tuple[str, str]
+) -> tuple[Counter, Histogram, Counter]:
+    """Copies, their differences, and their labels."""
+    copies = Counter(
+        "ai_shadow_total", "Copies for shadow versions by what became of them.", (*names, "status")
+    )
+    differences = Histogram(
+        "ai_shadow_difference",
+        "Largest absolute difference of a copy's outputs from the answer's.",
+        names,
+        DIFFERENCE_BUCKETS,
+    )
+    labels = Counter(
+        "ai_shadow_labels_total",
+        "Labels of copies by whether the answer's were the same.",
+        (*names, "agree"),
+    )
+    return registry.add(copies), registry.add(differences), registry.add(labels)

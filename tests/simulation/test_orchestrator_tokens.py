@@ -80,6 +80,16 @@ async def test_requests_of_unequal_length_share_a_batch_and_keep_their_answers()
         await mesh.conserved()
 
 
+async def test_padding_is_counted_beside_real_tokens() -> None:
+    """Of 3, 8, 1 and 5 together, 17 are real and 15 padding; the first request's one is real."""
+    async with serving(token_mesh()) as mesh:
+        await gathered(mesh, 3, 8, 1, 5)
+        metrics = await mesh.client.call("metrics", {})
+        (family,) = [one for one in metrics.metrics if one.name == "ai_batch_tokens_total"]
+        counts = {one.labels[-1]: one.value for one in family.series}
+        assert counts == {"real": 18.0, "padding": 15.0}
+
+
 async def test_a_batch_is_full_by_its_padded_tokens() -> None:
     """Four rows of 10 are 40; the fifth waits for the next batch, whatever rows_max is."""
     async with serving(token_mesh()) as mesh:
