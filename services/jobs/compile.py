@@ -36,7 +36,7 @@ MODULES = (
     "services.orchestrator.cost",
     "services.orchestrator.deadlines", "services.orchestrator.dispatch",
     "services.orchestrator.execution", "services.orchestrator.fairness",
-    "services.orchestrator.forecast",
+    "services.orchestrator.forecast", "services.orchestrator.lead",
     "services.orchestrator.memory_gate",
     "services.orchestrator.numbers", "services.orchestrator.observe",
     "services.orchestrator.output_contract", "services.orchestrator.pipeline",

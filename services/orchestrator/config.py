@@ -37,11 +37,16 @@ cost_batches_min = 8
 """Before so many batches nothing is decided by their cost."""
 cost_outlier_spreads = 4.0
 """How many usual distances from the expected cost a single batch can move the fit."""
-bind_ahead_s = 0.002
-"""How long before a runtime is done its next batch is sent, and what batches of the version usually
-spend on their way and differ from their expected cost: a timer's grain and a late wake."""
-bind_spreads = 2.0
-"""So many usual distances from the expected cost."""
+lead_s_first = 0.003
+"""How long before a runtime is done it gets its next batch, before anything was learnt of it,"""
+lead_s_min = 0.0005
+lead_s_max = 0.1
+lead_late_share = 0.02
+"""and so many of the batches that were kept back may come after the runtime was done:"""
+lead_step_s = 0.001
+"""each of them lengthens the lead by about this."""
+lead_wait_s_min = 100e-6
+"""A batch that waited less at the runtime came late."""
 quota_keep_s = 1.0
 """How often what was used of the daily quotas is written down."""
 shares_memory_s = 0.25

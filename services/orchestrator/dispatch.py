@@ -132,10 +132,12 @@ class Dispatcher:
         wanted_s = self.forecast.wanted_s(lane.plan, replica) if replica.batches else IDLE
         leaves_s = leaves_at(rows, lane.oldest_s(), lane.window, wanted_s)
         if leaves_s > now_s:
+            lane.is_kept_back = leaves_s == wanted_s
             self._wake_at(leaves_s, now_s)
             return False
         parts = self.queue.take(lane, now_s, only, is_apart=for_whom != SHARED)
         batch = Batch(lane.plan, parts, now_s)
+        batch.was_kept_back, lane.is_kept_back = lane.is_kept_back, False
         batch.expected_s = self.forecast.expected_s(lane.plan, batch.rows, batch.tokens)
         self.batches += 1
         self.retries.sent(len(parts), now_s)
@@ -162,6 +164,8 @@ class Dispatcher:
             try:
                 batch.deliver(executed)
                 self._observed.computed(batch.plan, batch.rows, len(batch.parts), batch.stages_us)
+                if batch.tokens:
+                    self._observed.padded(batch.plan, batch.tokens_real, batch.tokens)
                 self.forecast.learn(batch, executed)
             except MeshError as broken:
                 error = broken

@@ -31,11 +31,12 @@ _timeout_s = METHODS["model_runtime"]["execute"].budget.timeout_ms / 1_000
 class Batch:
     """Parts that travel together: `open` of them belong to requests that have not ended.
 
-    `is_out` from being sent until it is answered, lost or given up; `stages_us` are the stages that
-    its parts have in common. `has_own_deadline`: it ends before the last of its requests does.
-    `expected_s`: how long its forward should take, 0 where that is not known. Of a token model:
-    `tokens` as computed (`rows` · the longest), `tokens_real` without padding; `charge` see `Part`.
-    `deadline_s` and `slot` are the wheel's; times are monotonic seconds.
+    `is_out` from being sent until it is answered, lost or given up; `was_kept_back` until its
+    runtime was nearly done; `stages_us` are the stages that its parts have in common.
+    `has_own_deadline`: it ends before the last of its requests does. `expected_s`: how long its
+    forward should take, 0 where that is not known. Of a token model: `tokens` as computed (`rows` ·
+    the longest), `tokens_real` without padding; `charge` see `Part`. `deadline_s` and `slot` are
+    the wheel's; times are monotonic seconds.
     """
 
     replicas: "Replicas"
@@ -43,6 +44,7 @@ class Batch:
     executed: Executed | None = None
     stages_us: Sequence[int] = ()
     is_out = False
+    was_kept_back = False
     instance = ""
     msgid = -1
     expected_s = 0.0

@@ -9,10 +9,11 @@ from contracts.inference import InferenceRequest
 from contracts.policies import PolicySet, SlaPolicy, SlaSpec
 from contracts.types import Scalar
 from services.orchestrator.bounds import EVERY
-from services.orchestrator.config import bind_ahead_s, bind_spreads, cost_batches_kept
+from services.orchestrator.config import cost_batches_kept
 from services.orchestrator.cost import CostModel
 from services.orchestrator.execution import Batch
 from services.orchestrator.fairness import RiskClass
+from services.orchestrator.lead import Lead
 from services.orchestrator.plan import ModelPlan
 from services.orchestrator.queue import Lane, Queue
 from services.orchestrator.replica import Replica
@@ -34,6 +35,7 @@ class Known:
     def __init__(self, plan: ModelPlan) -> None:
         self.what = f"{plan.name} {plan.version}"
         self.cost = CostModel()
+        self.lead = Lead()
         self.shares: Shares | None = None
         self.lane: Lane | None = None
         self.calm_rows = 0
@@ -96,8 +98,7 @@ class Forecast:
         known = self._known.get(plan)
         if known is None or not known.cost.is_known:
             return 0.0
-        cost = known.cost
-        return replica.free_s - (bind_ahead_s + cost.overhead_s + bind_spreads * cost.spread_s)
+        return replica.free_s - known.lead.seconds
 
     def learn(self, batch: Batch, executed: Executed) -> None:
         """A batch came back."""
@@ -106,7 +107,10 @@ class Forecast:
         if known is None:
             known = self._known[plan] = Known(plan)
         forward_s = executed.forward_us * 1e-6
-        away_s = batch.answered_s - batch.sent_s - executed.wait_us * 1e-6
+        wait_s = executed.wait_us * 1e-6
+        if batch.was_kept_back:
+            known.lead.met(wait_s)
+        away_s = batch.answered_s - batch.sent_s - wait_s
         known.learn(batch, forward_s, max(0.0, away_s - forward_s))
         lane = self._queue.lane_of(plan)
         if lane is not None:

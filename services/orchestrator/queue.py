@@ -18,7 +18,8 @@ _compact_min = 64
 
 class Lane(FairOrder):
     """What waits for one model version. `turn` is where its last service ended, on the scale of
-    all lanes."""
+    all lanes; `is_kept_back`: its next batch could have left, but its runtime is busy for longer.
+    """
 
     def __init__(
         self, plan: ModelPlan, window: Window, weights: Mapping[int, float], aging_s: float
@@ -27,6 +28,7 @@ class Lane(FairOrder):
         self.plan = plan
         self.window = window
         self.turn = 0.0
+        self.is_kept_back = False
         self.arrivals: deque[Part] = deque()
 
     def oldest_s(self) -> float:

@@ -49,6 +49,11 @@ class Replica:
             and now_s >= self.paused_until_s
         )
 
+    def is_before(self, other: "Replica") -> bool:
+        """It has fewer batches than the other, or as many and is done with them earlier."""
+        mine, others = len(self.batches), len(other.batches)
+        return mine < others or (mine == others and self.free_s < other.free_s)
+
     async def poll(self) -> None:
         """Ask what it holds. Raises MeshError."""
         if self.instance == self._nameless:

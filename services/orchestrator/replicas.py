@@ -121,9 +121,7 @@ class Replicas:
         """The replica that has the version ready, a credit, and the least to do."""
         best = None
         for replica in self.given(plan).get(for_whom, ()):
-            if replica.has_credit(now_s) and (
-                best is None or len(replica.batches) < len(best.batches)
-            ):
+            if replica.has_credit(now_s) and (best is None or replica.is_before(best)):
                 best = replica
         return best
 
