@@ -138,7 +138,7 @@ class Dispatcher:
         parts = self.queue.take(lane, now_s, only, is_apart=for_whom != SHARED)
         batch = Batch(lane.plan, parts, now_s)
         batch.was_kept_back, lane.is_kept_back = lane.is_kept_back, False
-        batch.expected_s = self.forecast.expected_s(lane.plan, batch.rows, batch.tokens)
+        batch.expected_s = self.forecast.expected_s(batch)
         self.batches += 1
         self.retries.sent(len(parts), now_s)
         self.replicas.send(replica, batch, now_s)

@@ -34,9 +34,11 @@ class Batch:
     `is_out` from being sent until it is answered, lost or given up; `was_kept_back` until its
     runtime was nearly done; `stages_us` are the stages that its parts have in common.
     `has_own_deadline`: it ends before the last of its requests does. `expected_s`: how long its
-    forward should take, 0 where that is not known. Of a token model: `tokens` as computed (`rows` ·
-    the longest), `tokens_real` without padding; `charge` see `Part`. `deadline_s` and `slot` are
-    the wheel's; times are monotonic seconds.
+    forward should take, 0 where that is not known. `deadline_s` and `slot` are the wheel's; times
+    are monotonic seconds.
+
+    Of a token model: `tokens` as computed (`rows` · the longest), `tokens_real` without padding;
+    `charge` see `Part`; `is_lone`: of one part that goes alone.
     """
 
     replicas: "Replicas"
@@ -51,6 +53,7 @@ class Batch:
     tokens = 0
     tokens_real = 0
     charge = 0
+    is_lone = False
     sent_s = 0.0
     answered_s = 0.0
     slot = 0
@@ -72,6 +75,7 @@ class Batch:
             self.tokens = row * max([part.longest for part in parts])
             self.tokens_real = sum([part.tokens for part in parts])
             self.charge = sum([part.charge for part in parts])
+            self.is_lone = parts[0].is_alone
         self.deadline_s = share_deadline(latest_s, now_s, _timeout_s)
         self.has_own_deadline = self.deadline_s < latest_s
 

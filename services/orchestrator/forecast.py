@@ -3,6 +3,7 @@ computes. Collects the figures that `shedding` judges by; reads no clock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil
 
 from contracts.execution import Executed
 from contracts.inference import InferenceRequest
@@ -19,27 +20,21 @@ from services.orchestrator.queue import Lane, Queue
 from services.orchestrator.replica import Replica
 from services.orchestrator.reserve import SHARED
 from services.orchestrator.shedding import Pace, Shares, batches_always, judge, rows_before
+from services.orchestrator.tokens import TokenRows
 
+least_row_s = 1e-6
+"""A row is not taken for cheaper, so that nothing is charged for without bound."""
 _ease = 16.0
 """The least share of the built-in weights is 1/16: a queue that would be served in a sixteenth of
 the time there is needs no closer look."""
 
 
-class Known:
-    """What has been learnt of one version. While no more than `calm_rows` wait in `lane`, a request
-    that has at least `calm_s` is in time whatever its class: no closer look is needed.
+class Fit:
+    """What one kind of batches costs. Rows that wait are counted as `Part.charge` does; of a token
+    model such a row came, lately, to `rows_per` real rows and `tokens_per` tokens."""
 
-    Rows that wait are counted as `Part.charge` does; of a token model such a row came, lately, to
-    `rows_per` real rows and `tokens_per` tokens."""
-
-    def __init__(self, plan: ModelPlan) -> None:
-        self.what = f"{plan.name} {plan.version}"
+    def __init__(self) -> None:
         self.cost = CostModel()
-        self.lead = Lead()
-        self.shares: Shares | None = None
-        self.lane: Lane | None = None
-        self.calm_rows = 0
-        self.calm_s = 0.0
         self.rows_per = 1.0
         self.tokens_per = 0.0
         self._charged = 0.0
@@ -58,6 +53,38 @@ class Known:
         if self.tokens_per:
             return self.cost.predict_s(rows * self.rows_per, rows * self.tokens_per)
         return self.cost.predict_s(rows)
+
+
+class Known:
+    """What has been learnt of one version. While no more than `calm_rows` wait in `lane`, a request
+    that has at least `calm_s` is in time whatever its class: no closer look is needed.
+
+    Batches of one lone part are fitted apart, as `lone`: their rows are long ones, of which a token
+    costs more (attention is quadratic). `fit` is what to go by: that of all other batches, unless
+    hardly anything but lone parts came."""
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.what = f"{plan.name} {plan.version}"
+        self.fit = self.joined = Fit()
+        self.lone: Fit | None = None
+        self.lead = Lead()
+        self.shares: Shares | None = None
+        self.lane: Lane | None = None
+        self.calm_rows = 0
+        self.calm_s = 0.0
+
+    def learn(self, batch: Batch, forward_s: float, overhead_s: float) -> None:
+        """A batch came back."""
+        if not batch.is_lone:
+            self.joined.learn(batch, forward_s, overhead_s)
+            if self.joined.cost.is_known or self.lone is None:
+                self.fit = self.joined
+            return
+        if self.lone is None:
+            self.lone = Fit()
+        self.lone.learn(batch, forward_s, overhead_s)
+        if not self.joined.cost.is_known:
+            self.fit = self.lone
 
 
 class Forecast:
@@ -87,16 +114,39 @@ class Forecast:
         for known in self._known.values():
             known.lane = None  # looked at closely until the next batch came back
 
-    def expected_s(self, plan: ModelPlan, rows: int, tokens: int) -> float:
-        """The forward of a batch of so many rows and tokens; 0 while that is not known."""
+    def expected_s(self, batch: Batch) -> float:
+        """Its forward; 0 while that is not known."""
+        known = self._known.get(batch.plan)
+        if known is None:
+            return 0.0
+        fit = known.fit
+        if batch.is_lone and known.lone is not None and known.lone.cost.is_known:
+            fit = known.lone
+        return fit.cost.predict_s(batch.rows, batch.tokens)
+
+    def charged(self, plan: ModelPlan, given: TokenRows, rows_max: int) -> TokenRows:
+        """What a request's lone parts are charged, once it is known what such batches cost: the
+        full batches of `rows_max` rows that would be computed meanwhile."""
         known = self._known.get(plan)
-        return 0.0 if known is None else known.cost.predict_s(rows, tokens)
+        lone = None if known is None else known.lone
+        if known is None or lone is None or not lone.cost.is_known:
+            return given
+        if not known.joined.cost.is_known:
+            return given
+        row_s = max(known.joined.batch_s(rows_max) / rows_max, least_row_s)
+        spans = []
+        for span in given.spans:
+            if span.is_alone:
+                took_s = lone.cost.predict_s(span.rows, span.rows * span.longest)
+                span = span._replace(charge=max(span.rows, ceil(took_s / row_s)))
+            spans.append(span)
+        return given._replace(spans=spans, charge=sum([span.charge for span in spans]))
 
     def wanted_s(self, plan: ModelPlan, replica: Replica) -> float:
         """From when a busy replica needs a batch of this version to go on without a pause; 0, which
         is long ago, while too little is known of its cost."""
         known = self._known.get(plan)
-        if known is None or not known.cost.is_known:
+        if known is None or not known.fit.cost.is_known:
             return 0.0
         return replica.free_s - known.lead.seconds
 
@@ -148,7 +198,7 @@ class Forecast:
             and deadline_s - now_s >= known.calm_s
         ):
             return
-        if known.cost.is_known:
+        if known.fit.cost.is_known:
             self._look(known, plan, body, rows, deadline_s, now_s)
 
     def _look(
@@ -186,11 +236,11 @@ class Forecast:
     def _pace(self, known: Known, waiting: int, lane: Lane, replicas: int, busy_s: float) -> Pace:
         rows_max = lane.window.rows_max
         return Pace(
-            batch_s=max(1e-9, known.batch_s(min(rows_max, waiting))),
+            batch_s=max(1e-9, known.fit.batch_s(min(rows_max, waiting))),
             rows_max=rows_max,
             replicas=replicas,
             busy_s=busy_s / replicas,
-            overhead_s=known.cost.overhead_s,
+            overhead_s=known.fit.cost.overhead_s,
         )
 
     def _rows_before(
@@ -222,11 +272,15 @@ class Forecast:
         """The fitted costs of each version, in microseconds, and how many requests were shed."""
         found: dict[str, Scalar] = {"infer_shed": self.shed}
         for known in self._known.values():
-            cost = known.cost
+            fit, lone = known.fit, known.lone
+            cost = fit.cost
             found[f"cost_batch_us {known.what}"] = round(cost.batch_s * 1e6, 1)
             found[f"cost_row_us {known.what}"] = round(cost.row_s * 1e6, 2)
-            if known.tokens_per:
+            if fit.tokens_per:
                 found[f"cost_token_us {known.what}"] = round(cost.token_s * 1e6, 3)
+            if lone is not None:
+                found[f"cost_lone_batch_us {known.what}"] = round(lone.cost.batch_s * 1e6, 1)
+                found[f"cost_lone_token_us {known.what}"] = round(lone.cost.token_s * 1e6, 3)
             found[f"cost_overhead_us {known.what}"] = round(cost.overhead_s * 1e6, 1)
             found[f"cost_batches {known.what}"] = cost.batches
         return found

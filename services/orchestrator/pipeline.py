@@ -157,7 +157,9 @@ class Pipeline:
         rows, size, tensors = check_input(body, plan)
         charge, given = rows, None
         if plan.tokens is not None:
-            given = divide_tokens(body, plan, self.dispatcher.queue.window_of(plan.name))
+            window = self.dispatcher.queue.window_of(plan.name)
+            given = divide_tokens(body, plan, window)
+            given = self.dispatcher.forecast.charged(plan, given, window.rows_max)
             charge = given.charge
             # They were packed: as numbers they would take ten times the bytes that are counted.
             call.body = body = replace(body, input_ids=UNSET, attention_mask=UNSET)
