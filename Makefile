@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 COMPILE := $(BIN)/python -m services.jobs.compile --if-needed
 DEMO ?= demo
 
-.PHONY: help demo test check compiled contracts clean serving batching overload bench-peers soak kills swaps failing restarts starvation fuzz push ledger features mapping train rules split shadow
+.PHONY: help demo test check compiled contracts clean serving batching tokens overload fairness bench-peers soak kills swaps failing restarts starvation fuzz push ledger features mapping train rules split shadow
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
@@ -58,8 +58,14 @@ soak: compiled ## 20 minutes of load: does any process grow
 batching: compiled ## full batches against the ideal, on a model of known cost
 	$(BIN)/python -m benchmarks.batching --out benchmarks/results/batching.json
 
-overload: compiled ## three times the capacity for a minute; high risk beside bulk; a flooding tenant
+tokens: compiled ## rows of unequal length: batches against single rows, long requests beside short ones
+	$(BIN)/python -m benchmarks.tokens --out benchmarks/results/tokens.json
+
+overload: compiled ## three times the capacity for a minute
 	$(BIN)/python -m benchmarks.overload --out benchmarks/results/overload.json
+
+fairness: compiled ## high risk beside a bulk, on a model that waits and one that computes; a flooding tenant
+	$(BIN)/python -m benchmarks.fairness --out benchmarks/results/fairness.json
 
 kills: compiled ## kill -9 of each service, 100 times at 1,000 requests a second; receipts are counted
 	$(BIN)/python -m benchmarks.kill_matrix --rate 1000 --kills 100 --out benchmarks/results/kill_matrix.json
