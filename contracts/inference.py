@@ -26,11 +26,11 @@ from contracts.limits import (
 from contracts.lineage import Lineage
 from contracts.stages import Timing
 from contracts.types import (
+    NAME_PATTERN,
     UNSET,
     Digest,
     Identifier,
     Label,
-    Name,
     Open,
     Scalar,
     Strict,
@@ -39,6 +39,12 @@ from contracts.types import (
     Version,
     VersionOrAlias,
 )
+
+SoughtName = Annotated[
+    str, Meta(min_length=1, max_length=128, extra_json_schema={"pattern": NAME_PATTERN})
+]
+"""A `Name` whose pattern is asked only when nothing has it: a published name keeps it, and to
+match it would be a twentieth of what a request costs."""
 
 Datatype = Literal[
     "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64",
@@ -102,7 +108,7 @@ class InferenceRequest(Strict, frozen=True, kw_only=True):
     """One prediction, exactly one of `FORMS` given. Absent: id = trace_id, tenant_id = "default",
     risk_level = 2 (1 is the highest)."""
 
-    model_name: Name
+    model_name: SoughtName
     model_version: VersionOrAlias | UnsetType = UNSET
     id: Identifier | UnsetType = UNSET
     tenant_id: Label = "default"

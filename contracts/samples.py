@@ -109,6 +109,7 @@ def _text(kind: inspect.StrType, field: str) -> str:
 CHOSEN: dict[type, dict[str, Any]] = {
     Context: {"deadline_ms": 5_000, "stream": False},
     InferenceRequest: {
+        "model_name": "delay",
         "stream": False,
         "explain": False,
         **dict.fromkeys(("inputs", "text", "input_ids", "attention_mask", "messages"), OMIT),

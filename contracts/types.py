@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 __all__ = [
+    "NAME_PATTERN",
     "UNSET",
     "Digest",
     "Empty",
@@ -39,7 +40,8 @@ class Empty(Strict, frozen=True, kw_only=True):
     """The body `{}`."""
 
 
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_.\-]*$")]
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]*$"
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 """A model, view, source or policy name."""
 Label = Annotated[str, Meta(min_length=1, max_length=128)]
 """A free name chosen by the caller: tenant, author, key of a map."""

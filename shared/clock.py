@@ -5,6 +5,11 @@ different hops compare. Nothing else here: deadlines are in `shared.deadline`.
 """
 
 import time
+from typing import Final
+
+_monotonic: Final = time.monotonic
+_monotonic_ns: Final = time.monotonic_ns
+_time_ns: Final = time.time_ns
 
 
 class Clock:
@@ -12,11 +17,11 @@ class Clock:
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start that is the same for every process of the machine."""
-        return time.monotonic()
+        return _monotonic()
 
     def monotonic_us(self) -> int:
         """`monotonic` in whole microseconds."""
-        return time.monotonic_ns() // 1_000
+        return _monotonic_ns() // 1_000
 
     def wall(self) -> float:
         """Seconds since 1970 UTC; may step when the machine's time is corrected."""
@@ -24,7 +29,7 @@ class Clock:
 
     def wall_us(self) -> int:
         """`wall` in whole microseconds."""
-        return time.time_ns() // 1_000
+        return _time_ns() // 1_000
 
 
 class ManualClock(Clock):

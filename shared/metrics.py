@@ -14,6 +14,8 @@ from contracts.service import Metric, Series
 series_max = 2_000
 """Label combinations of one family; further ones share the series `other`."""
 OTHER = "other"
+_NEVER_US = 2**61
+"""More than any time, and still a small number in a compiled module."""
 SECONDS_BUCKETS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 )  # fmt: skip
@@ -40,17 +42,37 @@ class Value:
 class Distribution:
     """Counts per bucket, the last one for everything above; and the sum."""
 
-    __slots__ = ("bounds", "counts", "sum")
+    __slots__ = ("_bounds_us", "bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
+        self._bounds_us: list[int] = []
 
     def observe(self, value: float) -> None:
         """Count one value in the first bucket whose bound is ≥ it."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def observe_us(self, values_us: list[int], times: int = 1) -> None:
+        """Count values in microseconds, each so many times, where the bounds are seconds. Most are
+        in the same bucket as the one before, so they are counted in runs."""
+        bounds = self._bounds_us
+        if not bounds:
+            bounds = self._bounds_us = [round(bound * 1e6) for bound in self.bounds]
+        index, run, total = 0, 0, 0
+        above, up_to = -1, -1  # the run's bucket; none yet
+        for value in values_us:
+            total += value
+            if value <= above or value > up_to:
+                self.counts[index] += run * times
+                run, index = 0, bisect_left(bounds, value)
+                above = bounds[index - 1] if index else -1
+                up_to = bounds[index] if index < len(bounds) else _NEVER_US
+            run += 1
+        self.counts[index] += run * times
+        self.sum += total * times * 1e-6
 
 
 HandleT = TypeVar("HandleT", Value, Distribution)

@@ -3,7 +3,7 @@ each attributes the time to hops, so that a timeout names its process. Of those 
 some a second are recorded: under overload the log must not cost more than the answers.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from contracts.errors import MeshError
 from contracts.stages import STAGES, Hop
@@ -13,6 +13,7 @@ from shared import logs
 from shared.rpc.server import Call
 
 log = logs.get("services.orchestrator.access")
+_sample_of: Final = access_sample_of
 _LOAD = frozenset({"OVERLOADED", "QUOTA_EXCEEDED"})
 """Errors that say nothing of the request, only of how much there is."""
 
@@ -26,11 +27,14 @@ class AccessLog:
         self._logged = 0
         self._unlogged = 0
 
-    def answered(self, work: Work, stages_us: list[int], hops: list[Hop]) -> None:
-        """A request was answered: the first, and then one of `access_sample_of`, is recorded."""
+    def is_due(self) -> bool:
+        """A request was answered; whether it is to be recorded: the first, and then one of
+        `access_sample_of`."""
         self._successes += 1
-        if self._successes % access_sample_of != 1:
-            return
+        return self._successes % _sample_of == 1
+
+    def answered(self, work: Work, stages_us: list[int], hops: list[Hop]) -> None:
+        """Record a request that was answered."""
         _bound(work).info(
             "answered",
             model_name=work.plan.name,

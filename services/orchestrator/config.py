@@ -1,6 +1,8 @@
 """Limits and periods that the orchestrator alone keeps; those that policies may change are in
 `contracts/policies.py`."""
 
+from typing import Final
+
 from contracts.limits import (
     batch_items_max,
     feature_items_max,
@@ -8,9 +10,9 @@ from contracts.limits import (
     receipts_per_call_max,
 )
 
-in_flight_max = 8_192
+in_flight_max: Final = 8_192
 """Requests admitted and not yet ended."""
-in_flight_bytes_max = 512 * 1024 * 1024
+in_flight_bytes_max: Final = 512 * 1024 * 1024
 """Bytes of their tensors and rows."""
 batch_bytes_max = 8 * 1024 * 1024
 """Input bytes of one `execute` frame; a single row may be larger."""

@@ -22,6 +22,7 @@ from services.orchestrator.tokens import join_tokens
 from shared.deadline import remaining_us, share_deadline
 
 if TYPE_CHECKING:
+    from services.orchestrator.plain import Shared
     from services.orchestrator.replica import Replica
     from services.orchestrator.replicas import Replicas
 
@@ -44,6 +45,8 @@ class Batch:
     replicas: "Replicas"
     replica: "Replica | None" = None
     executed: Executed | None = None
+    shared: "Shared | None" = None
+    """What the answers to its parts have in common (`plain.py`)."""
     stages_us: Sequence[int] = ()
     is_out = False
     was_kept_back = False

@@ -1,7 +1,6 @@
 """The orchestrator's metrics: requests by status, time by stage, rows by batch. Labels are models,
 versions, stages and statuses, never tenants; names that a client made up count as `unknown`."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from contracts.errors import MeshError
@@ -46,35 +45,32 @@ class Handles:
         self.overspent = overspent
         self.total = total
         self.rows = rows
-        self.answers: list[list[int]] = []
+        self.totals_us: list[int] = []
+        self.own_us: list[list[int]] = [[] for _ in OWN_STAGES]
+        """In the order of `OWN_STAGES`; a stage that took no time was not there."""
         self.batches: list[tuple[int, int, Sequence[int]]] = []
 
     def fold(self) -> None:
-        """Count what was kept. A stage that took no time was not there."""
-        answers, self.answers = self.answers, []
+        """Count what was kept."""
+        totals_us, self.totals_us = self.totals_us, []
         batches, self.batches = self.batches, []
-        self.ok.value += len(answers)
-        _count(self.total, [sum(stages_us) for stages_us in answers])
-        for stage in OWN_STAGES:
-            values_us = [stages_us[stage] for stages_us in answers if stages_us[stage]]
-            _count(self.stages[stage], values_us)
-            over = [value_us for value_us in values_us if value_us > BUDGETS_US[stage]]
-            self.overspent[stage].value += len(over)
+        self.ok.value += len(totals_us)
+        self.total.observe_us(totals_us)
+        for stage, values_us in zip(OWN_STAGES, self.own_us, strict=True):
+            self.stages[stage].observe_us(values_us)
+            over, budget_us = 0, BUDGETS_US[stage]
+            for value_us in values_us:
+                if value_us > budget_us:
+                    over += 1
+            self.overspent[stage].value += over
+            values_us.clear()
         for rows, requests, shared_us in batches:
             self.rows.observe(rows)
             for stage, value_us in enumerate(shared_us, start=SHARED_STAGE):
                 if value_us:
-                    _count(self.stages[stage], [value_us], times=requests)
+                    self.stages[stage].observe_us([value_us], requests)
                 if value_us > BUDGETS_US[stage]:
                     self.overspent[stage].value += requests
-
-
-def _count(distribution: Distribution, values_us: list[int], times: int = 1) -> None:
-    """Each value so many times; the distribution's are seconds."""
-    bounds, counts = distribution.bounds, distribution.counts
-    for value_us in values_us:
-        counts[bisect_left(bounds, value_us * 1e-6)] += times
-    distribution.sum += sum(values_us) * times * 1e-6
 
 
 class Observed:
@@ -134,11 +130,20 @@ class Observed:
         self._gauges = {name: registry.add(Gauge(name, text)) for name, text in GAUGES}
         self._handles: dict[ModelPlan, Handles] = {}
 
-    def answered(self, plan: ModelPlan, stages_us: list[int]) -> None:
+    def answered(
+        self, plan: ModelPlan, total_us: int, queue_us: int, features_us: int, reply_us: int
+    ) -> None:
         """An answer left. The stages that it shares with its batch are counted there."""
         handles = self._of(plan)
-        handles.answers.append(stages_us)
-        if len(handles.answers) >= kept_max:
+        handles.totals_us.append(total_us)
+        queues, features, replies = handles.own_us
+        if queue_us:
+            queues.append(queue_us)
+        if features_us:
+            features.append(features_us)
+        if reply_us:
+            replies.append(reply_us)
+        if len(handles.totals_us) >= kept_max:
             handles.fold()
 
     def computed(self, plan: ModelPlan, rows: int, requests: int, shared_us: Sequence[int]) -> None:

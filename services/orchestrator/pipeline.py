@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from msgspec.structs import replace
 
 from contracts.errors import MeshError
-from contracts.inference import InferenceResponse
 from contracts.policies import VERSION_0, PolicySet
 from contracts.types import UNSET, Scalar
 from services.orchestrator.access_log import AccessLog
@@ -48,6 +48,10 @@ from services.orchestrator.tokens import divide_tokens, token_parts
 from shared.access import EVERY_TENANT
 from shared.clock import Clock
 from shared.rpc.call import DEFERRED, Call, Deferred
+
+_UNSET: Final = UNSET
+_EVERY_TENANT: Final = EVERY_TENANT
+_partial: Final = partial
 
 
 class Pipeline:
@@ -145,7 +149,7 @@ class Pipeline:
         """The request with its parts, everything that it needs counted. Raises MeshError before
         anything is."""
         body, peer, table = call.body, call.peer, self.table
-        if peer.risk_level_min > 1 or EVERY_TENANT not in peer.tenants:
+        if peer.risk_level_min > 1 or _EVERY_TENANT not in peer.tenants:
             check_identity(body, peer)
         plan, variant, risk_level, shadow = table.choose(
             body, call.trace_id, self.dispatcher.replicas, self.breakers
@@ -163,14 +167,14 @@ class Pipeline:
             charge = given.charge
             # They were packed: as numbers they would take ten times the bytes that are counted.
             call.body = body = replace(body, input_ids=UNSET, attention_mask=UNSET)
-        outputs = plan.every_output if body.outputs is UNSET else wanted_outputs(body, plan)
+        outputs = plan.every_output if body.outputs is _UNSET else wanted_outputs(body, plan)
         tenant_id = body.tenant_id
-        request_id = call.trace_id if body.id is UNSET else body.id
+        request_id = call.trace_id if body.id is _UNSET else body.id
         now_s, reserved = call.received_s, 0
         self.dispatcher.forecast.admit(plan, body, charge, call.deadline_s, now_s)
         self._bounds.take(plan.name, tenant_id, rows, size)
         try:
-            entity = "" if body.entity is UNSET else body.entity
+            entity = "" if body.entity is _UNSET else body.entity
             reserved = self._spool.reserve(tenant_id, request_id, entity)
             if self.allowances.is_needed:
                 units = rows if given is None else given.tokens
@@ -191,7 +195,7 @@ class Pipeline:
             self.breakers.admitted(work)
         if shadow is not None:
             work.shadow = shadow
-        call.on_cancel = partial(self._cancelled, work)
+        call.on_cancel = _partial(self._cancelled, work)
         return work
 
     def _featured(self, part: Part, error: MeshError | None) -> None:
@@ -227,15 +231,14 @@ class Pipeline:
         answers = self._replies.make(works)
         self.breakers.answered(works, answers)
         for work, answer in zip(works, answers, strict=True):
-            if type(answer) is InferenceResponse:
+            if isinstance(answer, MeshError):
+                self._fail(work, answer)
+            else:
                 call = work.call
                 if work.shadow is not None:
                     self.shadows.offer(work)
                 self._end(work, Outcome.ANSWERED)
                 call.reply(answer)
-            else:
-                assert isinstance(answer, MeshError), "an answer or why there is none"
-                self._fail(work, answer)
 
     def _refuse(self, call: Call, error: MeshError) -> None:
         """The request ends at the door."""

@@ -122,8 +122,11 @@ class Queue:
         return batch
 
     def _tidy(self, lane: Lane) -> None:
-        """Arrivals that left are dropped when they outnumber those that wait."""
-        if len(lane.arrivals) > 2 * lane.parts + _compact_min:
+        """Arrivals that left are dropped when they outnumber those that wait, and when none does:
+        what is kept alive longer than its request makes the next ones use new memory."""
+        if not lane.parts:
+            lane.arrivals.clear()
+        elif len(lane.arrivals) > 2 * lane.parts + _compact_min:
             lane.arrivals = deque(part for part in lane.arrivals if part.flow is not None)
 
     @property

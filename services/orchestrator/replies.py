@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Raw
 
 from contracts.errors import MeshError
 from contracts.features import FeatureLineage
@@ -12,6 +13,7 @@ from services.orchestrator.access_log import AccessLog
 from services.orchestrator.answer import answer_of, receipt_of, statuses
 from services.orchestrator.combinations import Combinations
 from services.orchestrator.observe import Observed
+from services.orchestrator.plain import Mould, conclude, is_plain, is_plain_work, new_record
 from services.orchestrator.request import Part, Work
 from services.orchestrator.spool import Spool
 from services.orchestrator.stamps import timing
@@ -41,8 +43,10 @@ class Replies:
         self._clock = clock
         self._observed = observed
         self._access = access
+        self._record = new_record()
+        self._latest: Mould | None = None
 
-    def make(self, works: Sequence[Work]) -> list[InferenceResponse | MeshError]:
+    def make(self, works: Sequence[Work]) -> list[InferenceResponse | Raw | MeshError]:
         """Check each answer and write its receipt, in order.
 
         Where there is an error nothing was written: OUTPUT_INVALID, the error of the rows when none
@@ -50,10 +54,14 @@ class Replies:
         for a defect, which is that request's alone.
         """
         at_us = self._clock.wall_us()
-        answers: list[InferenceResponse | MeshError] = []
+        answers: list[InferenceResponse | Raw | MeshError] = []
         for work in works:
             try:
-                answers.append(self._make(work, at_us))
+                mould = self._mould_of(work)
+                if mould is None:
+                    answers.append(self._make(work, at_us))
+                else:
+                    answers.append(self._make_plainly(work, mould, at_us))
             except MeshError as error:
                 answers.append(error)
             except Exception:
@@ -61,6 +69,32 @@ class Replies:
                 text = "a defect; the log has it under the trace id"
                 answers.append(MeshError("INTERNAL", text))
         return answers
+
+    def _mould_of(self, work: Work) -> Mould | None:
+        """Of a plain answer; None: it has more to it."""
+        mould, plan = self._latest, work.plan
+        if (
+            mould is None
+            or mould.plan is not plan
+            or mould.table is not work.table
+            or mould.variant != work.variant
+        ):
+            if not is_plain(plan):
+                return None
+            combined = self._combinations.of(plan, work.table, None)
+            mould = Mould(plan, work.table, work.variant, combined, self._instance)
+            self._latest = mould
+        return mould if is_plain_work(work) else None
+
+    def _make_plainly(self, work: Work, mould: Mould, at_us: int) -> Raw:
+        replied_s = self._clock.monotonic()
+        answer, total, queue, reply = conclude(work, mould, at_us, replied_s, self._record)
+        self._spool.append_record(self._record, mould.combined)
+        if self._access.is_due():
+            stages_us, times = timing(work, work.parts[0], self._instance, replied_s)
+            self._access.answered(work, stages_us, times.hops)
+        self._observed.answered(mould.plan, total, queue, 0, reply)
+        return answer
 
     def _make(self, work: Work, at_us: int) -> InferenceResponse:
         plan, last = work.plan, work.parts[0]
@@ -75,8 +109,9 @@ class Replies:
         answer = answer_of(work, combined, times, items)
         receipt = receipt_of(work, answer, combined.snapshot, at_us, stages_us)
         self._spool.append(_encode(receipt), combined)
-        self._access.answered(work, stages_us, times.hops)
-        self._observed.answered(plan, stages_us)
+        if self._access.is_due():
+            self._access.answered(work, stages_us, times.hops)
+        self._observed.answered(plan, times.total, times.queue, times.features, times.reply)
         return answer
 
 

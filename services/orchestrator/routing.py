@@ -6,8 +6,9 @@ alias or split without a ready replica, or whose breaker is open, gives way to t
 if that one is ready and its own breaker lets the request through; a fallback has no fallback.
 """
 
+import re
 from collections.abc import Callable, Container
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from contracts.errors import MeshError
 from contracts.inference import InferenceRequest, Variant
@@ -22,12 +23,14 @@ from contracts.policies import (
     RulePolicy,
     SplitPolicy,
 )
-from contracts.types import UNSET
+from contracts.types import NAME_PATTERN, UNSET
 from services.orchestrator.breakers import Breakers
 from services.orchestrator.plan import Key, ModelPlan
 from services.orchestrator.rules import Rules, compile_rules
 from services.orchestrator.split import Split
 
+_UNSET: Final = UNSET
+_NAME: Final = re.compile(NAME_PATTERN)
 PlanOf = Callable[[str, str, str], ModelPlan]
 """(model, version, digest) → its plan; raises PACK_INVALID."""
 retry_after_ms = 250
@@ -137,7 +140,7 @@ class RouteTable:
         """The version for this request. Raises MODEL_UNKNOWN for a model, version or alias that
         does not exist, MODEL_NOT_READY when no replica has the version ready or its breaker does
         not let the request through, RULE_REFUSED."""
-        if body.model_version is UNSET:
+        if body.model_version is _UNSET:
             default = self._defaults.get(body.model_name)
             if (
                 default is not None
@@ -172,6 +175,9 @@ class RouteTable:
         name, asked = body.model_name, body.model_version
         published = self.published.get(name)
         if published is None:
+            if _NAME.search(name) is None:
+                text = f"infer: model_name does not match {NAME_PATTERN}"
+                raise MeshError("INVALID_REQUEST", text)
             raise MeshError("MODEL_UNKNOWN", f"no model {name} in policy version {self.version}")
         route = self.routes.get(name)
         if asked is not UNSET:

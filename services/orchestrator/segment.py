@@ -14,17 +14,20 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 MAGIC = b"MOSPOOL1"
 HEADER_BYTES = 64
 _HEAD = struct.Struct("<II")
+_pack_head: Final = _HEAD.pack_into
+_crc32: Final = crc32
 _ACKNOWLEDGED = struct.Struct("<II")
 _ACKNOWLEDGED_AT = slice(len(MAGIC), len(MAGIC) + _ACKNOWLEDGED.size)
 SIZE_MAX = 2**32 - 1
-overhead_bytes = _HEAD.size
-"""What a record takes beside its content."""
+overhead_bytes: Final = 8
+"""What a record takes beside its content: its head."""
+assert overhead_bytes == _HEAD.size
 
 
 _cache_bytes = 1024 * 1024
@@ -142,14 +145,16 @@ class Segment:
         """Bytes that are still free."""
         return self.size - self.end
 
-    def append(self, content: bytes) -> None:
+    def append(self, content: bytes | bytearray) -> None:
         """Write a record; the caller knows that there is room."""
         size = len(content)
-        end = self.end + _HEAD.size + size
+        start = self.end + overhead_bytes
+        end = start + size
         assert size > 0 and end <= self.size, "a record is not empty and fits"  # noqa: PT018 — hot
-        # One store of head and content: a writer killed within it leaves a wrong CRC.
-        head = _HEAD.pack(size, crc32(content))
-        self._map[self.end : end] = head + content
+        # The content before its head: a writer killed between them, or within either, leaves
+        # zeros, or a wrong CRC.
+        self._map[start:end] = content
+        _pack_head(self._map, self.end, size, _crc32(content))
         self.end = end
         self.records += 1
 

@@ -6,6 +6,7 @@ file itself: `spool_files.py` does, and `shipping.py` sends what is in them.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from contracts.errors import MeshError
 from services.orchestrator.combinations import Combined
@@ -14,7 +15,7 @@ from services.orchestrator.segment import HEADER_BYTES, Segment, overhead_bytes
 
 RECEIPT, COMBINATION = b"R", b"C"
 """First byte of a record."""
-receipt_fixed_bytes = 1_024
+receipt_fixed_bytes: Final = 1_024
 """The longest record of a receipt without its tenant, id and entity, whose characters take at most
 4 bytes each: ids, digest, three hops, 20 numbers."""
 kept_free_bytes = 256 * 1024
@@ -129,15 +130,18 @@ class Spool:
 
         Raises DISK_FULL or OVERLOADED if it does not fit any more; nothing is written then.
         """
-        current = self.current
-        size = len(receipt) + 1 + overhead_bytes
+        self.append_record(RECEIPT + receipt, combined)
+
+    def append_record(self, record: bytes | bytearray, combined: Combined) -> None:
+        """`append` for a receipt that stands behind `RECEIPT` already."""
+        current, size = self.current, len(record) + overhead_bytes
         if (
             current is None
             or size > current.size - current.end
             or combined.snapshot not in self._named
         ):
             current = self._prepare(size, combined)
-        current.append(RECEIPT + receipt)
+        current.append(record)
         self._room -= size
 
     def _prepare(self, size: int, combined: Combined) -> Segment:

@@ -4,7 +4,7 @@ Invariant: a call is in `calls` exactly while it is deferred or its task runs, a
 that was received ends in exactly one counter.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,7 +15,10 @@ from shared.rpc.connection import Connection
 from shared.rpc.dispatch import error_to_send, log_defect
 from shared.rpc.serving import Serving
 from shared.wire import codec
+from shared.wire.heads import check_length, check_type, response_head, stream_head
 
+_RAW: Final = msgspec.Raw
+_encode_into: Final = codec.encode_into
 goaway_grace_s = 0.25
 """A client that was told to leave closes its idle connection within this, else we do."""
 
@@ -44,12 +47,14 @@ class Answers(Connection):
         """Send a call's response; one that is not the row's, or too long, becomes INTERNAL."""
         out = self.out
         mark = len(out)
-        out += codec.response_head(call.msgid)
+        out += response_head(call.msgid)
         try:
-            if type(result) is not msgspec.Raw:
-                codec.check_type(result, call.row.response)
-            codec.encode_into(result, out, -1)
-            codec.check_length(len(out) - mark)
+            if type(result) is _RAW:
+                out += result
+            else:
+                check_type(result, call.row.response)
+                _encode_into(result, out, -1)
+            check_length(len(out) - mark)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             del out[mark:]
             self.refuse(call, error)
@@ -73,11 +78,11 @@ class Answers(Connection):
         """Send one item; False when the reader is slow."""
         out = self.out
         mark = len(out)
-        out += codec.stream_head(call.msgid, call.sequence)
+        out += stream_head(call.msgid, call.sequence)
         try:
-            if type(item) is not msgspec.Raw:
-                codec.check_type(item, call.row.item)
-            codec.encode_into(item, out, -1)
+            if type(item) is not _RAW:
+                check_type(item, call.row.item)
+            _encode_into(item, out, -1)
         except BaseException:
             del out[mark:]
             raise

@@ -4,12 +4,12 @@ What a message means is the subclass's: `shared.rpc.session` answers, `shared.rp
 """
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from contracts.frames import Envelope
 from contracts.limits import stream_pause_bytes, write_buffer_bytes_max
-from shared.wire.codec import DECODE_ERRORS, decode_envelope, whole_envelope
-from shared.wire.framing import Frame, Framer, HeldBytes
+from shared.wire.codec import DECODE_ERRORS, decode_envelope
+from shared.wire.framing import ENVELOPE_HEADS, Frame, Framer, HeldBytes
 
 turn_frames_max = 128
 """Messages of chunks with several that are handled in one loop turn, at most 5 ms if each is
@@ -18,7 +18,7 @@ send more than can be served would keep the answers of the runtimes from being r
 turn_frames_min = 8
 """So many of a connection all the same, so that each gets on. With 32 and 2 the turns themselves
 cost more than the refusals: see docs/log.md."""
-turn_bytes_min = 65_536
+turn_bytes_min: Final = 65_536
 """After a chunk of this size the connection waits for the next turn: libuv would read up to 32
 chunks of 256,000 bytes at once, 40 ms of scanning."""
 
@@ -26,6 +26,8 @@ SLOW_READER = "write_buffer_bytes_max"
 """The fault of a peer that does not read what it asked for."""
 close_s_max = 5.0
 """What is unsent when a connection is closed may take this long."""
+_decode_envelope: Final = decode_envelope
+_write_buffer_max: Final = write_buffer_bytes_max
 
 
 class Flusher:
@@ -127,7 +129,7 @@ class Connection:
 
     def sent(self) -> None:
         """A whole message was appended to `out`: it leaves at the end of the chunk or turn."""
-        if len(self.out) > write_buffer_bytes_max:
+        if len(self.out) > _write_buffer_max:
             self.abort(SLOW_READER)
         elif not self._in_chunk and not self._awaits_flush:
             self._awaits_flush = True
@@ -187,7 +189,7 @@ class Connection:
         self.chunk_arrived()
         # By far the commonest chunk is one whole message, for which the framer is not needed.
         if len(chunk) < turn_bytes_min and not self._framer.pending:
-            envelope = whole_envelope(chunk)
+            envelope = _whole(chunk)
             if envelope is not None:
                 self._in_chunk = True
                 self.received(envelope)
@@ -271,3 +273,13 @@ class Connection:
             self._closing.cancel()  # its timer would keep this object for seconds
         self._framer.close()
         self.lost()
+
+
+def _whole(chunk: bytes) -> Envelope | None:
+    """The message that the chunk is, if it is exactly one; decoding it finds its end too."""
+    if chunk[0] not in ENVELOPE_HEADS:
+        return None
+    try:
+        return _decode_envelope(chunk)
+    except DECODE_ERRORS:
+        return None

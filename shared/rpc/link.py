@@ -17,6 +17,7 @@ from contracts.methods import Method
 from shared.rpc.connection import Connection, Flusher
 from shared.wire import codec
 from shared.wire.framing import HeldBytes
+from shared.wire.heads import check_length
 
 OnAnswer = Callable[[Any | None, MeshError | None], None]
 OnItem = Callable[[Any], None]
@@ -113,7 +114,7 @@ class Link(Connection):
         params = (body, context) if context else (body,)
         try:
             codec.encode_into((0, msgid, row.name, params), out, -1)
-            codec.check_length(len(out) - mark)
+            check_length(len(out) - mark)
         except ValueError as error:
             del out[mark:]
             raise MeshError("INVALID_REQUEST", f"{row.name}: {error}") from None

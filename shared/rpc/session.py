@@ -4,7 +4,7 @@ How calls end is in `shared.rpc.answers`.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,11 @@ from shared.wire import codec
 from shared.wire.framing import Frame
 
 log = logs.get("shared.rpc.session")
+
+_NO_CONTEXT: Final = codec.NO_CONTEXT
+_REQUEST: Final = Request
+_UNSET: Final = UNSET
+_in_flight_max: Final = in_flight_per_connection_max
 
 
 class Session(Answers):
@@ -73,7 +78,7 @@ class Session(Answers):
 
     def received(self, envelope: Envelope) -> None:
         """One message: a request, a cancel, or something that is ignored."""
-        if type(envelope) is Request:
+        if type(envelope) is _REQUEST:
             self._requested(envelope)
         elif type(envelope) is Notification and envelope.method == "cancel":
             self._cancel(envelope.params)
@@ -89,7 +94,7 @@ class Session(Answers):
             entry is None
             or self._is_refused
             or entry.role not in self.peer.roles
-            or len(calls) >= in_flight_per_connection_max
+            or len(calls) >= _in_flight_max
             or msgid in calls
         ):
             self._refuse(request, entry)
@@ -100,8 +105,15 @@ class Session(Answers):
             text = f"{request.method}: {codec.reason(error)}"
             self._refuse_unseen(msgid, MeshError("INVALID_REQUEST", text), request.params)
             return
-        context = params.context
-        received_s = self.received_s
+        context, received_s = params.context, self.received_s
+        if context is _NO_CONTEXT:  # by far the commonest
+            deadline_s = deadline_after(received_s, entry.timeout_ms)
+            call = Call(
+                self, entry.row, msgid, params.body, context, new_trace_id(), self.peer,
+                received_s, deadline_s, False,
+            )  # fmt: skip
+            self._start(entry, call)
+            return
         deadline_ms, trace_id = context.deadline_ms, context.trace_id
         call = Call(
             self,
@@ -109,13 +121,13 @@ class Session(Answers):
             msgid,
             params.body,
             context,
-            new_trace_id() if trace_id is UNSET else trace_id,
+            new_trace_id() if trace_id is _UNSET else trace_id,
             self.peer,
             received_s,
-            deadline_after(received_s, entry.timeout_ms if deadline_ms is UNSET else deadline_ms),
+            deadline_after(received_s, entry.timeout_ms if deadline_ms is _UNSET else deadline_ms),
             context.stream,
         )
-        if context.protocol_version is not UNSET:
+        if context.protocol_version is not _UNSET:
             self.protocol_version = context.protocol_version
         if deadline_ms == 0:
             self._refuse_unseen(msgid, serving.expired(call), request.params)
@@ -177,7 +189,7 @@ class Session(Answers):
     ) -> None:
         self._serving.counters.refused += 1
         context = codec.NO_CONTEXT if params is None else codec.context_of(params)
-        trace_id = new_trace_id() if context.trace_id is UNSET else context.trace_id
+        trace_id = new_trace_id() if context.trace_id is _UNSET else context.trace_id
         self.out += codec.encode_failure(msgid, error, trace_id)
         self.sent()
 

@@ -5,7 +5,6 @@ name cut to a bound. Among duplicate keys of a map the last one wins. No I/O.
 """
 
 import re
-import struct
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -13,9 +12,9 @@ import msgspec
 
 from contracts.errors import ErrorBody, MeshError
 from contracts.frames import Context, Envelope, MessageId
-from contracts.limits import frame_bytes_max
 from contracts.methods import Method
-from shared.wire.framing import ENVELOPE_HEADS, Frame
+from shared.wire.framing import Frame
+from shared.wire.heads import response_head
 
 DECODE_ERRORS = (msgspec.MsgspecError, RecursionError)
 """What a decoder raises for any bytes whatever."""
@@ -24,8 +23,6 @@ name_characters_max = 64
 """Of a name that the peer chose, in an error's message."""
 reason_characters_max = 512
 
-_RESPONSE_HEAD = struct.Struct(">BBBIB")
-_STREAM_HEAD = struct.Struct(">10sBIBI")
 _QUOTED = re.compile(r"`([^`]*)(`|$)")
 _NIL = b"\xc0"
 _UNSIGNED_BYTES = {0xCC: 1, 0xCD: 2, 0xCE: 4}
@@ -74,16 +71,6 @@ def opening_msgid(opening: bytes) -> int | None:
     return None if width is None else int.from_bytes(opening[3 : 3 + width], "big")
 
 
-def whole_envelope(chunk: bytes) -> Envelope | None:
-    """The message that the chunk is, if it is exactly one; decoding it finds its end too."""
-    if chunk[0] not in ENVELOPE_HEADS:
-        return None
-    try:
-        return decode_envelope(chunk)
-    except DECODE_ERRORS:
-        return None
-
-
 def params_decoder(row: Method) -> Callable[[msgspec.Raw], Params]:
     """Decodes the params of a method's request. Raises `DECODE_ERRORS`."""
     params = msgspec.defstruct(
@@ -129,23 +116,6 @@ def _cut_name(match: re.Match[str]) -> str:
     return f"`{cut}`"
 
 
-def response_head(msgid: int) -> bytes:
-    """`[1, msgid, nil,`: what comes before an encoded result."""
-    return _RESPONSE_HEAD.pack(0x94, 0x01, 0xCE, msgid, 0xC0)
-
-
-def check_type(message: Any, contract: type[Any] | None) -> None:
-    """Raises TypeError for a message that is not the contract's; None: there is none."""
-    if type(message) is not contract:
-        raise TypeError(f"{type(message).__name__} where {contract} is declared")
-
-
-def check_length(length: int) -> None:
-    """Raises ValueError for a message that the peer would refuse."""
-    if length > frame_bytes_max:
-        raise ValueError(f"message is {length} bytes, frame_bytes_max is {frame_bytes_max}")
-
-
 def encode_failure(msgid: int, error: MeshError, trace_id: str) -> bytes:
     """A whole response that carries an error."""
     head = response_head(msgid)[:-1]
@@ -155,8 +125,3 @@ def encode_failure(msgid: int, error: MeshError, trace_id: str) -> bytes:
 def encode_notification(method: str, params: tuple[Any, ...]) -> bytes:
     """A whole notification."""
     return encode((2, method, params))
-
-
-def stream_head(msgid: int, sequence: int) -> bytes:
-    """`[2, "stream", [msgid, sequence,`: what comes before an encoded item."""
-    return _STREAM_HEAD.pack(b"\x93\x02\xa6stream\x93", 0xCE, msgid, 0xCE, sequence)

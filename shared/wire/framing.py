@@ -5,6 +5,8 @@ scanner of `msgpack` finds the ends; it has no limits of its own, so the bytes t
 counted here. No I/O.
 """
 
+from typing import Final
+
 from msgpack import FormatError, OutOfData, StackError, Unpacker
 
 from contracts.limits import frame_bytes_max, frame_objects_max, frame_str_bytes_max
@@ -18,7 +20,7 @@ it once more, and never shrink. It is also the largest read of a loop, so that e
 this size is walked, however it is split; a shorter one cannot break a limit of the walk."""
 OPENING_BYTES = 16
 """Of a refused frame, which is more than the type and msgid of a request take."""
-ENVELOPE_HEADS = (0x93, 0x94)
+ENVELOPE_HEADS: Final = (0x93, 0x94)
 """fixarray of 3 (notification) and 4 (request, response): what every frame begins with."""
 
 Frame = bytes | memoryview

@@ -1,7 +1,6 @@
 """Plans, requests and parts for the orchestrator's unit tests."""
 
 import struct
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -9,7 +8,9 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from contracts.execution import Executed
+from contracts.frames import Context
 from contracts.inference import InferenceRequest, Tensor
+from contracts.methods import METHODS
 from contracts.pack import (
     Action,
     Architecture,
@@ -40,6 +41,7 @@ from services.orchestrator.request import Part, Work
 from services.orchestrator.routing import RouteTable
 from shared.access import EVERYTHING, Peer
 from shared.clock import ManualClock
+from shared.rpc.call import Call
 
 VIEW_SQL = """/* mortise
 name = "departure"
@@ -152,20 +154,23 @@ def no_breakers() -> Breakers:
     return Breakers(ManualClock(), Observed(), Random(1))
 
 
-@dataclass
-class FakeCall:
-    """A call that remembers how it ended."""
-
-    body: InferenceRequest
-    trace_id: str = TRACE_ID
-    received_s: float = 100.0
-    deadline_s: float = 105.0
-    peer: Peer = field(
-        default_factory=lambda: Peer(
-            0, 0, 0, EVERYTHING.roles, EVERYTHING.tenants, EVERYTHING.risk_level_min
-        )
+def call_for(
+    body: InferenceRequest, *, received_s: float = 100.0, deadline_s: float = 105.0
+) -> Call:
+    """A call whose answer goes nowhere."""
+    nowhere: Any = None
+    return Call(
+        nowhere,
+        METHODS["orchestrator"]["infer"],
+        1,
+        body,
+        Context(),
+        TRACE_ID,
+        Peer(0, 0, 0, EVERYTHING.roles, EVERYTHING.tenants, EVERYTHING.risk_level_min),
+        received_s,
+        deadline_s,
+        False,
     )
-    on_cancel: Any = None
 
 
 def floats(*numbers: float) -> bytes:
@@ -195,7 +200,7 @@ def work_for(
     plan: ModelPlan, body: InferenceRequest | None = None, *, deadline_s: float = 105.0
 ) -> Work:
     """An admitted request without parts."""
-    call: Any = FakeCall(body or request(), deadline_s=deadline_s)
+    call = call_for(body or request(), deadline_s=deadline_s)
     request_id = call.trace_id if call.body.id is UNSET else call.body.id
     return Work(call, EMPTY_TABLE, plan, "default", request_id, plan.every_output, 1, 8, 0)
 

@@ -8,7 +8,7 @@ from contracts.errors import MeshError
 from services.orchestrator import access_log
 from services.orchestrator.access_log import AccessLog
 from services.orchestrator.config import load_refusals_logged_per_s
-from tests.unit.services.orchestrator.making import FakeCall, request
+from tests.unit.services.orchestrator.making import call_for, request
 
 pytestmark = pytest.mark.interpreted
 
@@ -34,8 +34,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Records:
 
 def refuse(log: AccessLog, error: str, second: float) -> None:
     """One refusal."""
-    call: Any = FakeCall(request(), received_s=second)
-    log.refused(call, MeshError(error, "why"))
+    log.refused(call_for(request(), received_s=second), MeshError(error, "why"))
 
 
 def test_refusals_for_the_load_are_recorded_some_a_second(records: Records) -> None:

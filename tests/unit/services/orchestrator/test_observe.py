@@ -22,7 +22,7 @@ def test_answers_are_counted_by_status_and_stage() -> None:
     """Stages without time are left out."""
     observed = Observed()
     for _ in range(3):
-        observed.answered(PLAN, [10, 0, 5, 5, 0, 100, 1, 7])
+        observed.answered(PLAN, 128, 10, 0, 7)
     observed.computed(PLAN, 3, 3, [5, 5, 0, 100, 1])
     observed.ended(PLAN, "FORWARD_FAILED")
     observed.refused(None, "MODEL_UNKNOWN", 1e-4)
@@ -43,9 +43,9 @@ def test_a_stage_over_its_budget_is_counted_under_its_name() -> None:
     """At the share nothing, one microsecond above it each."""
     observed = Observed()
     queue_us, forward_us = BUDGET_MS["queue"] * 1_000, BUDGET_MS["forward"] * 1_000
-    observed.answered(PLAN, [queue_us, 0, 0, 0, 0, 0, 0, 1])
+    observed.answered(PLAN, queue_us + 1, queue_us, 0, 1)
     for _ in range(4):
-        observed.answered(PLAN, [queue_us + 1, 0, 0, 0, 0, forward_us + 1, 0, 1])
+        observed.answered(PLAN, queue_us + forward_us + 3, queue_us + 1, 0, 1)
     observed.computed(PLAN, 4, 4, [0, 0, 0, forward_us + 1, 0])
     observed.computed(PLAN, 1, 1, [0, 0, 0, forward_us, 0])
     overspent = series(observed.collect(), "ai_budget_exceeded_total")
@@ -70,14 +70,14 @@ def test_kept_answers_are_bounded() -> None:
     """They are folded into the series before anybody asks."""
     observed = Observed()
     for _ in range(kept_max + 1):
-        observed.answered(PLAN, [1] * 8)
-    assert len(observed._of(PLAN).answers) == 1
+        observed.answered(PLAN, 8, 1, 1, 1)
+    assert len(observed._of(PLAN).totals_us) == 1
 
 
 def test_a_version_that_left_keeps_its_series() -> None:
     """Counters never go back; its handles are let go."""
     observed = Observed()
-    observed.answered(PLAN, [1] * 8)
+    observed.answered(PLAN, 8, 1, 1, 1)
     observed.forget(keep=set())
     assert series(observed.collect(), "ai_request_total") == {("tiny", "1", "ok"): 1}
     assert observed._handles == {}

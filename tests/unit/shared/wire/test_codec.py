@@ -12,7 +12,7 @@ from contracts.errors import ErrorBody, MeshError
 from contracts.frames import Notification, Request, Response
 from contracts.methods import METHODS, SERVICES
 from contracts.types import UNSET, Empty
-from shared.wire import codec
+from shared.wire import codec, heads
 from tests.unit.shared.wire import values
 
 INFER = codec.params_decoder(METHODS["orchestrator"]["infer"])
@@ -192,7 +192,7 @@ def test_the_context_survives_a_broken_body() -> None:
 @pytest.mark.parametrize("msgid", [0, 1, 127, 128, 2**31, 2**32 - 1])
 def test_a_response_is_what_other_implementations_read(msgid: int) -> None:
     """Head and spliced result are one array of four."""
-    whole = codec.response_head(msgid) + codec.encode(Empty())
+    whole = heads.response_head(msgid) + codec.encode(Empty())
     assert msgpack.unpackb(whole) == [1, msgid, None, {}]
 
 
@@ -221,7 +221,7 @@ def test_a_failure_is_an_error_map_and_no_result() -> None:
 
 def test_a_stream_item_and_a_notification_are_arrays() -> None:
     """[2, "stream", [msgid, sequence, item]] and [2, method, params]."""
-    whole = codec.stream_head(3, 70_000) + codec.encode({"a": 1})
+    whole = heads.stream_head(3, 70_000) + codec.encode({"a": 1})
     assert msgpack.unpackb(whole) == [2, "stream", [3, 70_000, {"a": 1}]]
     assert msgpack.unpackb(codec.encode_notification("goaway", ("drain",))) == [
         2,
@@ -232,6 +232,6 @@ def test_a_stream_item_and_a_notification_are_arrays() -> None:
 
 def test_a_message_of_another_type_is_not_sent() -> None:
     """A handler that returns the wrong struct is caught before the wire."""
-    codec.check_type(Empty(), Empty)
+    heads.check_type(Empty(), Empty)
     with pytest.raises(TypeError, match=r"dict where .*Empty"):
-        codec.check_type({}, Empty)
+        heads.check_type({}, Empty)
