@@ -15,6 +15,7 @@ import asyncio
 import random
 import statistics
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ FLOOD_PER_S, SHORT_PER_S, LONG_PER_S = 6_000.0, 200.0, 4.0
 PATIENT = {"kind": "sla", "name": MODEL, "spec": {"p99_ms": 4_000.0}}
 """Nobody is refused for the time that it would wait: what is measured is that time."""
 WARM_UP_S = 1.0
+APPLY_ATTEMPTS, APPLY_PAUSE_S = 10, 1.0
 
 
 def bodies(shortest: int, longest: int) -> list[Template]:
@@ -76,8 +78,17 @@ def tokens_of(home: Path) -> dict[str, float]:
 
 
 def batching(home: Path, **spec: Any) -> None:
-    """From now on."""
-    apply(home, [{"kind": "batching", "name": MODEL, "spec": spec}])
+    """From now on. An orchestrator that has just been flooded may be too late to say yes: asked
+    again."""
+    for attempt in range(1, APPLY_ATTEMPTS + 1):
+        try:
+            apply(home, [{"kind": "batching", "name": MODEL, "spec": spec}])
+        except SystemExit as refused:
+            if attempt == APPLY_ATTEMPTS or "POLICY_REJECTED" not in str(refused):
+                raise
+            time.sleep(APPLY_PAUSE_S)
+        else:
+            return
 
 
 def measure(seconds: float, rounds: int) -> dict[str, Any]:
