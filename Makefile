@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 COMPILE := $(BIN)/python -m services.jobs.compile --if-needed
 DEMO ?= demo
 
-.PHONY: help demo test check compiled contracts clean serving batching tokens overload fairness bench-peers soak kills swaps failing restarts starvation fuzz push ledger features mapping train rules split shadow
+.PHONY: help demo test check compiled contracts clean serving batching tokens overload fairness bench-peers soak kills fire blocks startup swaps failing restarts starvation fuzz push ledger features mapping train rules split shadow
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1: \2/p' $(MAKEFILE_LIST)
@@ -67,8 +67,17 @@ overload: compiled ## three times the capacity for a minute
 fairness: compiled ## high risk beside a bulk, on a model that waits and one that computes; a flooding tenant
 	$(BIN)/python -m benchmarks.fairness --out benchmarks/results/fairness.json
 
-kills: compiled ## kill -9 of each service, 100 times at 1,000 requests a second; receipts are counted
-	$(BIN)/python -m benchmarks.kill_matrix --rate 1000 --kills 100 --out benchmarks/results/kill_matrix.json
+kills: compiled ## kill -9 of each service 100 times at 1,000 requests a second; receipts are counted
+	$(BIN)/python -m benchmarks.kill_matrix --rate 1000 --kills 400 --out benchmarks/results/kill_matrix.json
+
+fire: compiled ## planned restarts, a runtime killed for a minute, the edge killed, 5,000 clients, idle ones
+	$(BIN)/python -m benchmarks.under_fire --out benchmarks/results/under_fire.json
+
+blocks: compiled ## 10,000,000 requests: do Python's objects grow in any service
+	$(BIN)/python -m benchmarks.blocks --result benchmarks/results/blocks.json
+
+startup: compiled ## cold start, adding and restarting a runtime, a 1.2 GB pack, the first ten requests
+	$(BIN)/python -m benchmarks.startup --out benchmarks/results/startup.json
 
 swaps: compiled ## 100 promotes and rollbacks at 1,000 requests a second: nothing fails, nothing is mixed
 	$(BIN)/python -m benchmarks.swaps --out benchmarks/results/swaps.json
@@ -94,7 +103,7 @@ ledger: $(STAMP) ## receipts a second, and how long a trace takes
 features: $(STAMP) ## what the features of one request cost
 	$(BIN)/python -m benchmarks.features --result benchmarks/results/features.json
 
-mapping: $(STAMP) ## a second replica by mapped weights, beside unpickling them
+mapping: compiled ## further replicas of a mesh by mapped weights, beside unpickling them
 	$(BIN)/python -m benchmarks.mapping --result benchmarks/results/mapping.json
 
 rules: compiled ## what routing rules cost a request

@@ -32,6 +32,7 @@ import uvloop
 
 from benchmarks.steady_load import Outcome, SteadyLoad
 from contracts.control import Status
+from contracts.limits import PROTOCOL_VERSION
 from contracts.types import Empty
 from services.jobs.machine import describe_machine
 from shared.rpc.client import RpcClient
@@ -40,7 +41,7 @@ from supervisor.restart import Intensity
 
 ROOT = Path(__file__).parents[1]
 SERVICES = ("orchestrator", "model_runtime", "data_fabric", "control_plane")
-CONNECTIONS = 16
+CONNECTIONS = 50
 INPUTS = 64
 start_s_max = 120.0
 whole_s_max = 60.0
@@ -102,17 +103,19 @@ class Report:
         return {"median": round(median(values), 1), "max": round(max(values), 1)}
 
 
-def infer_tiny(seed: int) -> Any:
+def infer_tiny(seed: int, deadline_ms: int | None = None) -> Any:
     """Frames of `infer` on `tiny` with the id of the request, the same in its retry."""
+    said: dict[str, Any] = {"protocol_version": PROTOCOL_VERSION}
+    if deadline_ms is not None:
+        said["deadline_ms"] = deadline_ms
     numbers = random.Random(seed)
     data = struct.pack(f"<{INPUTS}f", *(numbers.uniform(-1, 1) for _ in range(INPUTS)))
     inputs = [{"name": "x", "datatype": "FP32", "shape": [1, INPUTS], "data": data}]
 
     def frame(msgid: int, number: int) -> bytes:
         body = {"model_name": "tiny", "id": f"{seed}-{number}", "inputs": inputs}
-        packed: bytes = msgpack.packb(
-            [0, msgid, "infer", [body, {"trace_id": f"{seed:016x}{number:016x}"}]]
-        )
+        context = {**said, "trace_id": f"{seed:016x}{number:016x}"}
+        packed: bytes = msgpack.packb([0, msgid, "infer", [body, context]])
         return packed
 
     return frame

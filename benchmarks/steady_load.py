@@ -1,7 +1,8 @@
 """Open-loop load on one socket: a fixed rate, timed from the intended send, retried once.
 
-The client that a user would write: it keeps connections, reconnects when one ends, and sends a
-request again once (same id) when its connection was lost or the error is retryable. Counts what
+The client that a user would write: it keeps connections, reconnects when one ends or says goaway
+(where the frames announce a protocol), and sends a request again once (same id) when its connection
+was lost or the error is retryable. Counts what
 a user would notice: refused connects, requests that failed after the retry, the slowest answer.
 """
 
@@ -16,6 +17,8 @@ from typing import Any, cast
 
 import msgpack
 
+from contracts.limits import PROTOCOL_VERSION
+
 connect_s_max = 2.0
 answer_s_max = 5.0
 _connect_pause_s = 0.002
@@ -23,13 +26,15 @@ _connect_pause_s = 0.002
 
 @dataclass
 class Outcome:
-    """What happened. `latencies_s` is per request, from its intended send to its answer."""
+    """What happened. `latencies_s` is per answered request, from its intended send to its answer;
+    `failed_after_s` the same of those that failed."""
 
     sent: int = 0
     answered: int = 0
     retried: int = 0
     refused: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    failed_after_s: list[float] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
     finished_s: list[float] = field(default_factory=list)
 
@@ -58,6 +63,7 @@ class _Connection(asyncio.Protocol):
         self._load = load
         self._unpacker = msgpack.Unpacker(raw=False, strict_map_key=False)
         self.transport: asyncio.Transport | None = None
+        self.is_leaving = False
         self.pending: dict[int, _Request] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,6 +75,10 @@ class _Connection(asyncio.Protocol):
         for message in self._unpacker:
             if message[0] == 1:
                 self._load.answered(self.pending.pop(message[1], None), message[2])
+            elif message[0] == 2 and message[1] == "goaway":
+                self.is_leaving = True
+        if self.is_leaving and not self.pending and self.transport is not None:
+            self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
@@ -94,7 +104,9 @@ class SteadyLoad:
         *,
         rate_per_s: float,
         connections: int,
+        retries: bool = True,
     ) -> None:
+        self._retries = retries
         self.outcome = Outcome()
         self._path, self._frame = path, frame
         self._rate_per_s = rate_per_s
@@ -133,10 +145,10 @@ class SteadyLoad:
         if request is None:
             return
         if error is not None:
-            if error.get("retryable") and not request.is_retry:
+            if self._retries and error.get("retryable") and not request.is_retry:
                 self._retry(request)
             else:
-                self._fail(str(error.get("name")))
+                self._fail(str(error.get("name")), request)
             return
         now_s = time.monotonic()
         self.outcome.answered += 1
@@ -146,8 +158,8 @@ class SteadyLoad:
 
     def lost(self, request: _Request) -> None:
         """Its connection ended before its answer."""
-        if request.is_retry:
-            self._fail("CONNECTION_LOST")
+        if request.is_retry or not self._retries:
+            self._fail("CONNECTION_LOST", request)
         else:
             self._retry(request)
 
@@ -167,8 +179,9 @@ class SteadyLoad:
         request.is_retry = True
         self._submit(request)
 
-    def _fail(self, name: str) -> None:
+    def _fail(self, name: str, request: _Request) -> None:
         self.outcome.failures[name] = self.outcome.failures.get(name, 0) + 1
+        self.outcome.failed_after_s.append(time.monotonic() - request.due_s)
         self._close_one()
 
     def _close_one(self) -> None:
@@ -179,7 +192,11 @@ class SteadyLoad:
     def _submit(self, request: _Request) -> None:
         place = request.number % len(self._slots)
         connection = self._slots[place]
-        if connection is not None and connection.transport is not None:
+        if (
+            connection is not None
+            and connection.transport is not None
+            and not connection.is_leaving
+        ):
             self._send(connection, request)
             return
         self._waiting[place].append(request)
@@ -199,7 +216,7 @@ class SteadyLoad:
         self._slots[place] = connection
         for request in waiting:
             if connection is None:
-                self._fail("REFUSED")
+                self._fail("REFUSED", request)
             elif connection.transport is None:
                 self.lost(request)
             else:
@@ -229,5 +246,5 @@ class SteadyLoad:
 
 def ping(msgid: int, number: int) -> bytes:
     """The cheapest request."""
-    packed: bytes = msgpack.packb([0, msgid, "ping", [{}]])
+    packed: bytes = msgpack.packb([0, msgid, "ping", [{}, {"protocol_version": PROTOCOL_VERSION}]])
     return packed

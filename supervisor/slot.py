@@ -110,7 +110,9 @@ class Slot:
         ):
             if instance is None or instance.state != "ready" or not restarts.is_degraded:
                 continue
-            if restarts.is_stable(now_s - instance.ready_s):
+            # What a promoted standby did before it served says nothing about what ended the others.
+            since_s = instance.accepting_s if instance is self.active else instance.ready_s
+            if restarts.is_stable(now_s - since_s):
                 restarts.recovered()
                 log.info(
                     "child_recovered",
