@@ -109,6 +109,25 @@ def test_many_long_parts_that_left_are_dropped() -> None:
     assert batches(order) == [[60]]
 
 
+@given(st.integers(51, 400), st.integers(1, 50))
+def test_a_tenant_of_long_parts_has_its_share_and_no_more(long: int, short: int) -> None:
+    """Beside a tenant of short ones, both always waiting: what each was charged differs by no more
+    than the largest part and a batch that leaves the other out."""
+    order = FairOrder(WEIGHTS)
+    served = {"long": 0, "short": 0}
+    for _ in range(WINDOW.rows_max + 1):
+        order.push(part(long, tenant_id="long"))
+        order.push(part(short, tenant_id="short"))
+    for _ in range(300):
+        for taken in order.take(WINDOW, 0.0):
+            name = taken.work.body.tenant_id
+            served[name] += taken.charge
+            order.push(part(taken.tokens, tenant_id=name))
+        bound = part(long).charge + 2 * WINDOW.rows_max
+        assert abs(served["long"] - served["short"]) <= bound, served
+    assert min(served.values()) > 0
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_every_part_leaves_once_and_no_batch_breaks_a_limit(seed: int) -> None:
     """Random pushes, forgets and takes over tenants and classes; sums come back to nothing."""
