@@ -1,4 +1,4 @@
-"""Overload and fairness on `sleepy`, whose capacity is known: 2,807 rows/s a replica.
+"""Overload on `sleepy`, whose capacity is known: 2,807 rows/s a replica.
 
     python -m benchmarks.overload [--seconds 60] [--note TEXT] [--out FILE]
 
@@ -7,32 +7,26 @@ class, for `--seconds`; then half of the capacity. Measured: what was answered i
 against the peak, p99 of what was admitted against the SLA of 100 ms, what the highest class lost,
 seconds until normal load is normal again, what a refusal takes inside the orchestrator, and the
 growth of its memory.
-
-Fairness: class 1 beside a bulk of class 3 that keeps the runtimes full, with a replica reserved for
-class 1 and without; a tenant at a tenth of the capacity beside one that floods at ten times that.
 Exit code 1 when an answer was wrong or missing.
 """
 
 import argparse
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.batching import (
     CLIENTS,
-    IDEAL_ROWS_PER_S,
     WARM_UP_S,
-    apply,
     closed,
     mesh,
     run_traffic,
     save,
 )
 from benchmarks.serving import pids
-from benchmarks.sockets import ask, share_within
+from benchmarks.sockets import share_within
 
 TIMES = 3
 SLA_MS = 100.0
@@ -42,22 +36,8 @@ CALM_SECONDS = 3
 GOALS = {
     "goodput_of_peak": 0.90, "admitted_p99_of_sla": 2.0, "first_class_lost": 0,
     "normal_again_s": 10.0, "refused_within_1_ms": 0.99, "rss_growth_mib": 64.0,
-    "high_risk_p99_ms": 47.0, "high_risk_p99_of_alone": 1.5, "bulk_busy": 0.95,
-    "flooded_p95_of_alone": 1.5,
 }  # fmt: skip
-TWO_REPLICAS = """home_version = 1
-[runtime]
-backend = "torch"
-replicas = 2
-replicas_max = 2
-"""
 SLA = {"kind": "sla", "name": "sleepy", "spec": {"p99_ms": SLA_MS, "shed_factor": 1.0}}
-ON_TWO = {
-    "kind": "deployment", "name": "sleepy", "spec": {"versions": [{"version": "1", "replicas": 2}]},
-}  # fmt: skip
-RESERVED = {"kind": "priority", "name": "*", "spec": {"reserved_replicas": {"1": 1}}}
-NOT_RESERVED = {"kind": "priority", "name": "*", "spec": {}}
-ready_s_max = 30.0
 
 
 class Memory:
@@ -136,74 +116,6 @@ def normal_again_s(after: Mapping[str, Any], ends_s: float) -> float:
     return AFTER_S
 
 
-def beside_bulk(home: Path, seconds: float, bulk_clients: int) -> dict[str, Any]:
-    """Class 1 alone, then beside a bulk of class 3; what the bulk got and how full batches were."""
-    ends_s = WARM_UP_S + seconds
-    first = opened("first", 50, 0.0, ends_s, risk=1, tenant="first")
-    bulk = closed(bulk_clients, seconds, name="bulk", risk=3, tenant="bulk")
-    alone = run_traffic(home, first)["first"]
-    both = run_traffic(home, first, bulk)
-    bulk_alone = run_traffic(home, bulk)["bulk"]
-    return {
-        "alone": brief(alone),
-        "beside": brief(both["first"]),
-        "bulk": brief(both["bulk"]),
-        "bulk_alone": brief(bulk_alone),
-        "high_risk_p99_ms": both["first"]["p99_ms"],
-        "high_risk_p99_of_alone": round(both["first"]["p99_ms"] / alone["p99_ms"], 2),
-        "bulk_of_its_own": round(both["bulk"]["rows_per_s"] / bulk_alone["rows_per_s"], 3),
-    }
-
-
-def flooded(home: Path, seconds: float) -> dict[str, Any]:
-    """A tenant at a tenth of the capacity, alone and beside one that sends ten times as much."""
-    ends_s, rate = WARM_UP_S + seconds, IDEAL_ROWS_PER_S / 10
-    quiet = opened("quiet", rate, 0.0, ends_s, tenant="quiet")
-    flood = opened("flood", 10 * rate, 0.0, ends_s, tenant="flood")
-    alone = run_traffic(home, quiet)["quiet"]
-    both = run_traffic(home, quiet, flood)
-    return {
-        "alone": brief(alone),
-        "beside": brief(both["quiet"]),
-        "flood": brief(both["flood"]),
-        "flooded_p95_of_alone": round(both["quiet"]["p95_ms"] / alone["p95_ms"], 2),
-    }
-
-
-def brief(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A group without its seconds."""
-    return {name: value for name, value in found.items() if name != "seconds"}
-
-
-def wait_for_two(home: Path) -> None:
-    """Until both replicas have `sleepy`."""
-    ends_s = time.monotonic() + ready_s_max
-    path = home / ".mortise/run/orchestrator.sock"
-    while time.monotonic() < ends_s:
-        models = ask(path, "models", {})["models"]
-        if any(row["name"] == "sleepy" and row["replicas"] == 2 for row in models):
-            return
-        time.sleep(0.1)
-    raise SystemExit(f"sleepy was not ready on two replicas within {ready_s_max:g} s")
-
-
-def measure(seconds: float) -> dict[str, Any]:
-    """Everything; the fairness loads take a sixth of the overload's time, at least 3 s."""
-    some_s = max(3.0, seconds / 6)
-    with mesh("", SLA) as home:
-        found: dict[str, Any] = {"overload": overload(home, seconds)}
-        found["shared_replica"] = beside_bulk(home, some_s, CLIENTS)
-        found["flood"] = flooded(home, some_s)
-    with mesh(TWO_REPLICAS, ON_TWO, RESERVED) as home:
-        wait_for_two(home)
-        found["reserved_replica"] = beside_bulk(home, some_s, CLIENTS)
-        apply(home, [NOT_RESERVED])
-        found["two_shared_replicas"] = beside_bulk(home, some_s, 2 * CLIENTS)
-    for group in found["overload"]["groups"].values():
-        group["seconds"] = group["seconds"][:: max(1, len(group["seconds"]) // 10)]
-    return found
-
-
 def faults(found: Any) -> int:
     """Answers that were wrong and requests without one, in everything that was measured."""
     if not isinstance(found, dict):
@@ -222,18 +134,6 @@ def show(found: Mapping[str, Any]) -> None:
             f" p99 {group['p99_ms']} ms, refused {group['errors']}"
         )
     print(f"  {load['reached']}")
-    for name in ("shared_replica", "reserved_replica", "two_shared_replicas"):
-        row = found[name]
-        print(
-            f"{name}: class 1 p99 {row['alone']['p99_ms']} ms alone, {row['high_risk_p99_ms']} ms"
-            f" beside a bulk of {row['bulk']['rows_per_s']} rows/s ({row['bulk_of_its_own']} of"
-            f" its own); {row['high_risk_p99_of_alone']} x"
-        )
-    flood = found["flood"]
-    print(
-        f"flood: p95 {flood['alone']['p95_ms']} ms alone, {flood['beside']['p95_ms']} ms beside a"
-        f" tenant at 10 x; {flood['flooded_p95_of_alone']} x"
-    )
 
 
 def main() -> int:
@@ -243,7 +143,10 @@ def main() -> int:
     parser.add_argument("--note", default="", help="kept with the figures")
     parser.add_argument("--out", type=Path, help="the result file")
     options = parser.parse_args()
-    found = measure(options.seconds)
+    with mesh("", SLA) as home:
+        found = {"overload": overload(home, options.seconds)}
+    for group in found["overload"]["groups"].values():
+        group["seconds"] = group["seconds"][:: max(1, len(group["seconds"]) // 10)]
     show(found)
     command = f"python -m benchmarks.overload --seconds {options.seconds:g}"
     save(options.out, {"goals": GOALS, **found}, command, options.note)

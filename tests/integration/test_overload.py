@@ -1,8 +1,10 @@
-"""The overload and batching benchmarks at a small size: what must hold on any machine."""
+"""The overload, batching and fairness benchmarks at a small size: what holds on any machine."""
 
-from benchmarks.batching import CLIENTS, IDEAL_ROWS_PER_S, PATIENT, measure_load, mesh
+from benchmarks.batching import CLIENTS, IDEAL_ROWS_PER_S, PATIENT, apply, measure_load, mesh
+from benchmarks.fairness import beside_bulk, hefty, served, wait_for
 from benchmarks.overload import SLA, faults, overload
 from benchmarks.sockets import ask
+from services.jobs.pack_writer import write_pack
 
 
 def test_64_clients_get_full_batches() -> None:
@@ -33,3 +35,16 @@ def test_three_times_the_capacity_is_shed_and_the_mesh_is_well_afterwards() -> N
     assert sum(groups["third"]["errors"].values()) > 0
     assert groups["after"]["answered"] > 0
     assert found["reached"]["rss_growth_mib"] < 64.0
+
+
+def test_class_1_is_answered_beside_a_bulk_that_computes() -> None:
+    """Every answer of a model that computes is right, none of class 1 is refused beside 64 clients
+    of class 3, and neither starves the other."""
+    with mesh("", SLA) as home:
+        apply(home, served("hefty", write_pack(hefty(), home / "models"), 1))
+        wait_for(home, "hefty", 1)
+        found = beside_bulk(home, "hefty", 1.5)
+    assert not faults(found)
+    assert not found["beside"]["errors"]
+    assert found["beside"]["answered"] > 0
+    assert found["bulk"]["answered"] > 0
