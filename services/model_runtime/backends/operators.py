@@ -39,7 +39,7 @@ batch_norm.default _native_batch_norm_legit_no_training.default conv1d.default c
 conv2d.default conv2d.padding conv3d.default conv_transpose1d.default conv_transpose2d.input
 convolution.default dropout.default feature_dropout.default embedding.default
 embedding_bag.default embedding_bag.padding_idx glu.default group_norm.default
-native_group_norm.default gru.input lstm.input layer_norm.default native_layer_norm.default
+native_group_norm.default layer_norm.default native_layer_norm.default
 rms_norm.default max_pool1d.default max_pool2d.default max_pool3d.default
 max_pool2d_with_indices.default pixel_shuffle.default pixel_unshuffle.default prelu.default
 softmax.int log_softmax.int _softmax.default _log_softmax.default upsample_bilinear2d.vec
@@ -103,8 +103,6 @@ PINNED: Mapping[str, tuple[int, str, Scalar]] = {
     "aten.batch_norm.default": (5, "training", False),
     "aten.dropout.default": (2, "train", False),
     "aten.feature_dropout.default": (2, "train", False),
-    "aten.gru.input": (6, "train", False),
-    "aten.lstm.input": (6, "train", False),
     "aten.scaled_dot_product_attention.default": (4, "dropout_p", 0.0),
 }
 """Operators that are pure only with this argument (position, name, value): otherwise they would
