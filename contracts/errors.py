@@ -144,10 +144,14 @@ REASONS = {
     "deadline": "OVERLOADED: it would be answered after its deadline",
     "sla": "OVERLOADED: it would wait longer than the model's sla policy promises",
     "memory": "OVERLOADED: a process is short of memory, and the policy says shed this risk class",
+    "receipts": "OVERLOADED: receipts wait for the control plane up to spool_bytes_max",
+    "connections": "OVERLOADED: as many connections are open as connections_max allows",
+    "connection_in_flight": "OVERLOADED: this connection has in_flight_per_connection_max open",
+    "waiting": "OVERLOADED: a service has as much of this work waiting as it takes; see the text",
     "rate": "QUOTA_EXCEEDED: requests_per_s and burst are used up",
     "daily_quota": "QUOTA_EXCEEDED: tokens_per_day is used up; it begins anew at midnight UTC",
 }
-"""Why the orchestrator refuses a request that it could serve at another time: `details.reason`.
+"""Why a request is refused that could be served at another time: `details.reason`.
 Closed: a reason once given keeps its meaning."""
 
 ERRORS: dict[str, ErrorRow] = {row.name: row for row in _ROWS}

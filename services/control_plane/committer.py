@@ -93,7 +93,11 @@ class Committer:
         OVERLOADED, UNAVAILABLE, and what `make` raises.
         """
         if self._waiting >= commits_waiting_max:
-            raise MeshError("OVERLOADED", f"{self._waiting} commits wait, {commits_waiting_max=}")
+            raise MeshError(
+                "OVERLOADED",
+                f"{self._waiting} commits wait, commits_waiting_max is {commits_waiting_max}",
+                details={"reason": "waiting"},
+            )
         self._waiting += 1
         try:
             await self._lock.acquire()

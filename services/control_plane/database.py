@@ -91,6 +91,7 @@ class Database:
                 f"{self._waiting} writes wait for {self.path.name}, the limit is"
                 f" {_writes_waiting_max}",
                 retry_after_ms=100,
+                details={"reason": "waiting"},
             )
         self._waiting += 1
         try:

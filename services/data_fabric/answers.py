@@ -144,6 +144,7 @@ class Answers:
                 "OVERLOADED",
                 f"{len(self._tasks)} long calls are under way, slow_calls_max is {slow_calls_max}",
                 retry_after_ms=50,
+                details={"reason": "waiting"},
             )
         task = asyncio.create_task(self._answer(call, work))
         self._tasks.add(task)

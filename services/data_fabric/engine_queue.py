@@ -46,6 +46,7 @@ class EngineQueue:
                 f"{self._waiting_rows} rows wait for the engine, "
                 f"engine_waiting_rows_max is {engine_waiting_rows_max}",
                 retry_after_ms=50,
+                details={"reason": "waiting"},
             )
         request = _Request(rows)
         self._waiting.append(request)

@@ -167,6 +167,7 @@ class ModelRuntime(Service):
                 "OVERLOADED",
                 f"{pending} batches are pending, queue_batches_max is {queue_batches_max}",
                 retry_after_ms=10,
+                details={"reason": "waiting"},
             )
         check_counts(body)
         generation = self._generations.acquire(body.model_name, body.model_version)

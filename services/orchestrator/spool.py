@@ -180,7 +180,9 @@ class Spool:
             )
         else:
             text = "the spool's next file is being made"
-        return MeshError("OVERLOADED", text, retry_after_ms=retry_after_ms)
+        return MeshError(
+            "OVERLOADED", text, retry_after_ms=retry_after_ms, details={"reason": "receipts"}
+        )
 
 
 assert kept_free_bytes > HEADER_BYTES

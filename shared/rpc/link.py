@@ -106,6 +106,7 @@ class Link(Connection):
             raise MeshError(
                 "OVERLOADED",
                 f"{row.name}: in_flight_per_connection_max is {in_flight_per_connection_max}",
+                details={"reason": "connection_in_flight"},
             )
         msgid = self._free_msgid()
         out = self.out

@@ -12,8 +12,7 @@ retry_after_ms = 100
 
 def over_the_cap(connections_max: int) -> MeshError:
     """The answer to the first request of a connection too many."""
-    text = f"connections_max is {connections_max}"
-    return MeshError("OVERLOADED", text, retry_after_ms=retry_after_ms)
+    return _overloaded("connections", f"connections_max is {connections_max}")
 
 
 def why_refused(
@@ -29,4 +28,8 @@ def why_refused(
     if is_in_flight:
         return MeshError("INVALID_REQUEST", f"msgid {request.msgid} is in flight already")
     text = f"in_flight_per_connection_max is {in_flight_per_connection_max}"
-    return MeshError("OVERLOADED", text, retry_after_ms=retry_after_ms)
+    return _overloaded("connection_in_flight", text)
+
+
+def _overloaded(reason: str, text: str) -> MeshError:
+    return MeshError("OVERLOADED", text, retry_after_ms=retry_after_ms, details={"reason": reason})

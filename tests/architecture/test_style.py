@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import REASONS
 from shared import logs
 
 ROOT = Path(__file__).parents[2]
@@ -184,3 +185,30 @@ PURE = (
     "services/control_plane/push.py",
     "services/control_plane/snapshots.py",
 )
+
+
+def test_a_refusal_for_the_load_says_why() -> None:
+    """Wherever OVERLOADED or QUOTA_EXCEEDED is raised, `details.reason` is there, and from the
+    closed list where it is spelt out."""
+    silent, unknown, seen = [], [], 0
+    for path in files("shared", "services"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "MeshError"):
+                continue
+            if not node.args or ast.unparse(node.args[0]) not in (
+                "'OVERLOADED'",
+                "'QUOTA_EXCEEDED'",
+            ):
+                continue
+            seen += 1
+            where = f"{path.relative_to(ROOT)}:{node.lineno}"
+            details = {word.arg: ast.unparse(word.value) for word in node.keywords}.get("details")
+            if details is None or "'reason': " not in details:
+                silent.append(where)
+                continue
+            spelt = re.search(r"'reason': '(\w+)'", details)
+            if spelt and spelt[1] not in REASONS:
+                unknown.append(where)
+    assert seen >= 8, "the refusals are found"
+    assert not silent
+    assert not unknown
