@@ -15,14 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from contracts.pack import Architecture
-from services.model_runtime.backends.configuration import (
-    Configuration,
-    Shapes,
-    Tensors,
-    integers,
-    number,
-)
-from services.model_runtime.backends.encoder import Encoder
+from contracts.types import Scalar
+
+Configuration = Mapping[str, Scalar | list[int]]
+Tensors = Mapping[str, Tensor]
+Shapes = dict[str, list[int]]
 
 
 class Network(Protocol):
@@ -41,13 +38,13 @@ class Mlp:
     waits = False
 
     def __init__(self, configuration: Configuration, tensors: Tensors) -> None:
-        count = len(integers(configuration, "widths")) - 1
+        count = len(_integers(configuration, "widths")) - 1
         self._layers = _layers(tensors, count)
 
     @staticmethod
     def shapes(configuration: Configuration) -> Shapes:
         """Tensors by name; weights are [outputs, inputs]."""
-        return _layer_shapes(integers(configuration, "widths"))
+        return _layer_shapes(_integers(configuration, "widths"))
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """One tensor in, one out."""
@@ -68,9 +65,9 @@ class Tabular:
     waits = False
 
     def __init__(self, configuration: Configuration, tensors: Tensors) -> None:
-        widths = integers(configuration, "widths")
-        cardinalities = integers(configuration, "cardinalities")
-        self._clip = number(configuration, "clip")
+        widths = _integers(configuration, "widths")
+        cardinalities = _integers(configuration, "cardinalities")
+        self._clip = _number(configuration, "clip")
         self._weight, self._bias = tensors["numbers.weight"], tensors["numbers.bias"]
         self._table = tensors["categories.weight"]
         self._offsets = torch.tensor([0, *accumulate(cardinalities)][:-1])
@@ -79,12 +76,12 @@ class Tabular:
     @staticmethod
     def shapes(configuration: Configuration) -> Shapes:
         """Tensors by name; weights are [outputs, inputs]."""
-        widths = integers(configuration, "widths")
-        (numbers,) = integers(configuration, "numbers")
+        widths = _integers(configuration, "widths")
+        (numbers,) = _integers(configuration, "numbers")
         return {
             "numbers.weight": [widths[0], numbers],
             "numbers.bias": [widths[0]],
-            "categories.weight": [sum(integers(configuration, "cardinalities")), widths[0]],
+            "categories.weight": [sum(_integers(configuration, "cardinalities")), widths[0]],
             **_layer_shapes(widths),
         }
 
@@ -106,9 +103,9 @@ class Sleepy:
     waits = True
 
     def __init__(self, configuration: Configuration, tensors: Tensors) -> None:
-        self._batch_s = number(configuration, "batch_ms") / 1e3
-        self._row_s = number(configuration, "row_ms") / 1e3
-        self._factor = number(configuration, "factor")
+        self._batch_s = _number(configuration, "batch_ms") / 1e3
+        self._row_s = _number(configuration, "row_ms") / 1e3
+        self._factor = _number(configuration, "factor")
 
     @staticmethod
     def shapes(configuration: Configuration) -> Shapes:
@@ -122,8 +119,7 @@ class Sleepy:
         return (x * self._factor,)
 
 
-ARCHITECTURES: Mapping[str, type[Mlp] | type[Tabular] | type[Sleepy] | type[Encoder]] = {
-    "encoder": Encoder,
+ARCHITECTURES: Mapping[str, type[Mlp] | type[Tabular] | type[Sleepy]] = {
     "mlp": Mlp,
     "tabular": Tabular,
     "sleepy": Sleepy,
@@ -173,3 +169,18 @@ def _layer_shapes(widths: Sequence[int]) -> Shapes:
         shapes[f"layers.{layer}.weight"] = [outputs, inputs]
         shapes[f"layers.{layer}.bias"] = [outputs]
     return shapes
+
+
+def _integers(configuration: Configuration, key: str) -> list[int]:
+    value = configuration.get(key)
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(type(item) is int and item > 0 for item in values):
+        raise ValueError(f"configuration {key!r} is {value!r}, positive integers are expected")
+    return [item for item in values if isinstance(item, int)]
+
+
+def _number(configuration: Configuration, key: str) -> float:
+    value = configuration.get(key)
+    if not isinstance(value, int | float) or value < 0:
+        raise ValueError(f"configuration {key!r} is {value!r}, a number ≥ 0 is expected")
+    return float(value)

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from services.model_runtime.backends.configuration import (
-    Configuration,
-    Shapes,
-    Tensors,
-    integers,
-)
+from services.model_runtime.backends.architectures import Configuration, Shapes, Tensors
 
 _slowest = 1e4
 """The longest wave of a position's code is so many times the shortest. Source: Vaswani et al.,
@@ -31,9 +26,9 @@ class Encoder:
     waits = False
 
     def __init__(self, configuration: Configuration, tensors: Tensors) -> None:
-        (self._heads,) = integers(configuration, "heads")
-        (width,) = integers(configuration, "width")
-        (layers,) = integers(configuration, "layers")
+        self._heads = _integer(configuration, "heads")
+        width = _integer(configuration, "width")
+        layers = _integer(configuration, "layers")
         if width % 2 or width % self._heads:
             raise ValueError(f"width {width} is not even, or no multiple of {self._heads} heads")
         self._width = width
@@ -44,11 +39,11 @@ class Encoder:
     @staticmethod
     def shapes(configuration: Configuration) -> Shapes:
         """Tensors by name; weights are [outputs, inputs]."""
-        (vocabulary,) = integers(configuration, "vocabulary")
-        (width,) = integers(configuration, "width")
-        (layers,) = integers(configuration, "layers")
-        (hidden,) = integers(configuration, "hidden")
-        (outputs,) = integers(configuration, "outputs")
+        vocabulary = _integer(configuration, "vocabulary")
+        width = _integer(configuration, "width")
+        layers = _integer(configuration, "layers")
+        hidden = _integer(configuration, "hidden")
+        outputs = _integer(configuration, "outputs")
         shapes: Shapes = {"embedding.weight": [vocabulary, width]}
         for layer in range(layers):
             for name, (rows, columns) in {
@@ -93,3 +88,10 @@ class Encoder:
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         return functional.linear(x, self._tensors[f"{name}.weight"], self._tensors[f"{name}.bias"])
+
+
+def _integer(configuration: Configuration, key: str) -> int:
+    value = configuration.get(key)
+    if type(value) is not int or value < 1:
+        raise ValueError(f"configuration {key!r} is {value!r}, a positive integer is expected")
+    return value

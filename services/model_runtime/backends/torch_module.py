@@ -12,9 +12,10 @@ from torch.utils import deterministic
 
 from contracts.errors import MeshError
 from contracts.pack import Manifest
-from services.model_runtime.backends.architectures import Network, build
+from services.model_runtime.backends.architectures import Network
 from services.model_runtime.backends.base import Array, Lane
 from services.model_runtime.backends.lanes import Lanes
+from services.model_runtime.backends.networks import build
 from services.model_runtime.backends.torch_memory import (
     InputBuffer,
     as_tensor,

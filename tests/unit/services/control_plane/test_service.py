@@ -40,7 +40,7 @@ async def test_an_empty_home_begins_with_its_file(plane: Any) -> None:
     assert (first.version, first.author, first.peer_uid) == (1, "policies.toml", os.getuid())
     policies = await plane.call("policies", control.PoliciesRequest())
     assert policies.version == 1
-    assert len(policies.policies) == 6
+    assert len(policies.policies) == 9
     assert policies.digest == first.policy
 
 
