@@ -67,7 +67,7 @@ async def test_a_restarted_runtime_has_its_models_before_it_answers(client: RpcC
     """The control plane is dead; the last good policies are enough."""
     models = await client.call("models", Empty())
     assert {(row.name, row.state) for row in models.models} == {
-        ("tiny", "ready"), ("sleepy", "ready")
+        ("tiny", "ready"), ("sleepy", "ready"), ("wordy", "ready"),
     }  # fmt: skip
     assert models.credits == credits_batches
     health = await client.call("health", Empty())
@@ -222,7 +222,7 @@ async def test_memory_and_metrics_tell_of_this_process(client: RpcClient, make_b
     """Weights are counted; rows have a status."""
     await client.call("execute", make_batch([3], model="tiny", columns=64))
     memory = await client.call("memory", Empty())
-    assert memory.weights_bytes == 8_584
+    assert memory.weights_bytes == 108_048
     assert memory.budget_bytes == 8_192 * 1024 * 1024
     assert memory.weights_bytes < memory.predicted_bytes < memory.budget_bytes
     assert memory.measured_bytes >= memory.weights_bytes
