@@ -17,11 +17,12 @@ LAYER_MIB = 4
 def large(mib: int, name: str = NAME) -> Draft:
     """`x` FP32 [n, 1024] → `y` FP32 [n, 1024] through square layers of 4 MiB each."""
     layers = mib // LAYER_MIB
-    random = np.random.default_rng(1)
+    # One matrix, its rows shifted from layer to layer: random numbers for all would take minutes.
+    weight = np.random.default_rng(1).standard_normal((WIDTH, WIDTH), dtype=np.float32)
+    weight /= np.sqrt(np.float32(WIDTH / 2))
     tensors = {}
     for layer in range(layers):
-        weight = random.standard_normal((WIDTH, WIDTH), dtype=np.float32)
-        tensors[f"layers.{layer}.weight"] = weight / np.sqrt(np.float32(WIDTH / 2))
+        tensors[f"layers.{layer}.weight"] = np.roll(weight, layer, axis=0)
         tensors[f"layers.{layer}.bias"] = np.zeros(WIDTH, dtype=np.float32)
     return Draft(
         contract=ModelContract(
