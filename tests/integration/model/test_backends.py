@@ -1,8 +1,13 @@
 """Swapping a backend changes nothing upstream: through a real mesh, a model's second version is an
-exported program of the same weights; a pack with an altered graph is refused."""
+exported program of the same weights; a pack with an altered graph is refused; a backend of an
+installed package serves."""
 
+import json
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,8 @@ from mortise.throwaway import Mesh
 from services.jobs.pack_writer import write_folder
 from tests.unit.services.model_runtime.backends.exported import exported_tiny
 
-BENCH = Path(__file__).parents[3] / "examples" / "bench"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+BENCH = EXAMPLES / "bench"
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +92,57 @@ def test_a_pack_whose_graph_breaks_a_rule_is_never_published(mesh: Mesh, tmp_pat
     assert "not in the allow-list" in refused.stderr
     with mesh.client() as client:
         assert ask(client, 1).outputs["y"].shape == (1, 2)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """A Python environment of its own with the example package installed, beside all of ours."""
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    ours = sysconfig.get_path("purelib")
+    (site / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    source = tmp_path / "package"
+    shutil.copytree(EXAMPLES / "backend", source)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps",
+         "--no-build-isolation", "--target", site, source],
+        check=True, timeout=120,
+    )  # fmt: skip
+    return folder / "bin" / "python"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_backend_of_an_installed_package_serves(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed with its checks, refused while the home does not allow it, then published, promoted
+    and asked: docs/backends.md, carried out."""
+    home = Path(tempfile.mkdtemp(prefix="mo", dir="/tmp")) / "h"
+    monkeypatch.chdir(EXAMPLES.parent)
+
+    def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        ran = subprocess.run(
+            [environment, "-P", "-m", "mortise", *words, "--home", home],
+            capture_output=True, text=True, timeout=150, check=False,
+        )  # fmt: skip
+        assert ran.returncode == code, ran.stderr
+        return ran
+
+    shutil.copytree(BENCH, home)
+    refused = run("pack", "examples/backend/model.toml", code=1)
+    assert "add it to [runtime] backends of mortise.toml" in refused.stderr
+    file = home / "mortise.toml"
+    file.write_text(file.read_text() + 'backends = ["times"]\n')
+    made = json.loads(run("pack", "examples/backend/model.toml", "--json").stdout)
+    try:
+        run("start", "--detach")
+        run("publish", made["digest"])
+        run("promote", "times", "1")
+        with mortise.Client(home=home) as client:
+            answer = client.infer("times", inputs={"x": np.ones((2, 3), np.float32)})
+        assert answer.outputs["y"].tolist() == [[1.0, 2.0, 3.0]] * 2
+    finally:
+        run("stop")
+        shutil.rmtree(home.parent, ignore_errors=True)
