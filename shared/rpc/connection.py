@@ -111,6 +111,10 @@ class Connection:
         """Called for each message, in order."""
         raise NotImplementedError
 
+    def received_directly(self, chunk: bytes) -> bool:
+        """Called first with a chunk that may be one message; True when it was, and is handled."""
+        return False
+
     def undecodable(self, frame: Frame) -> bool:
         """A frame that is no envelope; False closes the connection."""
         return False
@@ -189,9 +193,12 @@ class Connection:
         self.chunk_arrived()
         # By far the commonest chunk is one whole message, for which the framer is not needed.
         if len(chunk) < turn_bytes_min and not self._framer.pending:
+            self._in_chunk = True
+            if self.received_directly(chunk):
+                self._end_chunk()
+                return
             envelope = _whole(chunk)
             if envelope is not None:
-                self._in_chunk = True
                 self.received(envelope)
                 self._end_chunk()
                 return

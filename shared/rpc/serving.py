@@ -14,7 +14,7 @@ from shared.clock import Clock
 from shared.rpc.call import Call
 from shared.rpc.connection import SLOW_READER, Flusher
 from shared.rpc.counters import Counters
-from shared.rpc.dispatch import Entry
+from shared.rpc.dispatch import COMMONEST, Entry
 from shared.wire.framing import HeldBytes
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class Serving:
     counters: Counters = field(default_factory=Counters)
     sessions: "dict[Answers, None]" = field(default_factory=dict)
     refusing: "dict[Answers, None]" = field(default_factory=dict)
+    commonest: Entry | None = None
+
+    def __post_init__(self) -> None:
+        self.commonest = self.table.get(COMMONEST.get(self.service, ""))
 
     def admit(self, session: "Answers") -> bool:
         """Take a new connection in; False: it is over the cap and only there to be told so."""

@@ -76,6 +76,23 @@ class Session(Answers):
 
     # Messages.
 
+    def received_directly(self, chunk: bytes) -> bool:
+        """A request of the commonest method that nothing speaks against."""
+        serving, calls = self._serving, self.calls
+        entry = serving.commonest
+        if entry is None or self._is_refused or len(calls) >= _in_flight_max:
+            return False
+        try:
+            request = entry.decode_whole(chunk)
+        except codec.DECODE_ERRORS:
+            return False
+        msgid = request.msgid
+        if entry.role not in self.peer.roles or msgid in calls:
+            return False
+        serving.counters.received += 1
+        self._begin(entry, msgid, request.params)
+        return True
+
     def received(self, envelope: Envelope) -> None:
         """One message: a request, a cancel, or something that is ignored."""
         if type(envelope) is _REQUEST:
@@ -105,6 +122,10 @@ class Session(Answers):
             text = f"{request.method}: {codec.reason(error)}"
             self._refuse_unseen(msgid, MeshError("INVALID_REQUEST", text), request.params)
             return
+        self._begin(entry, msgid, params)
+
+    def _begin(self, entry: Entry, msgid: int, params: codec.Params) -> None:
+        """Nothing speaks against the request but, perhaps, its own deadline."""
         context, received_s = params.context, self.received_s
         if context is _NO_CONTEXT:  # by far the commonest
             deadline_s = deadline_after(received_s, entry.timeout_ms)
@@ -130,7 +151,7 @@ class Session(Answers):
         if context.protocol_version is not _UNSET:
             self.protocol_version = context.protocol_version
         if deadline_ms == 0:
-            self._refuse_unseen(msgid, serving.expired(call), request.params)
+            self._refuse_as(msgid, self._serving.expired(call), call.trace_id)
             return
         self._start(entry, call)
 
@@ -187,9 +208,12 @@ class Session(Answers):
     def _refuse_unseen(
         self, msgid: int, error: MeshError, params: msgspec.Raw | None = None
     ) -> None:
-        self._serving.counters.refused += 1
         context = codec.NO_CONTEXT if params is None else codec.context_of(params)
         trace_id = new_trace_id() if context.trace_id is _UNSET else context.trace_id
+        self._refuse_as(msgid, error, trace_id)
+
+    def _refuse_as(self, msgid: int, error: MeshError, trace_id: str) -> None:
+        self._serving.counters.refused += 1
         self.out += codec.encode_failure(msgid, error, trace_id)
         self.sent()
 

@@ -6,7 +6,7 @@ name cut to a bound. Among duplicate keys of a map the last one wins. No I/O.
 
 import re
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
@@ -59,6 +59,13 @@ class Params(Protocol):
     context: Context
 
 
+class WholeRequest(Protocol):
+    """A request decoded in one pass."""
+
+    msgid: int
+    params: Params
+
+
 def opening_msgid(opening: bytes) -> int | None:
     """The msgid of the request that begins with these bytes; None when no request does, or not
     in its shortest form."""
@@ -73,14 +80,33 @@ def opening_msgid(opening: bytes) -> int | None:
 
 def params_decoder(row: Method) -> Callable[[msgspec.Raw], Params]:
     """Decodes the params of a method's request. Raises `DECODE_ERRORS`."""
-    params = msgspec.defstruct(
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_params_of(row))
+    return cast("Callable[[msgspec.Raw], Params]", decoder.decode)
+
+
+def request_decoder(row: Method) -> Callable[[bytes], WholeRequest]:
+    """Decodes a frame that is a request of this method. Raises `DECODE_ERRORS` for any other, of
+    which this says nothing: the envelope's way judges it."""
+    request = msgspec.defstruct(
+        f"{row.name}_request",
+        [("msgid", MessageId), ("method", Literal[row.name]), ("params", _params_of(row))],
+        frozen=True,
+        array_like=True,
+        tag=0,
+        forbid_unknown_fields=True,
+    )
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(request)
+    return cast("Callable[[bytes], WholeRequest]", decoder.decode)
+
+
+def _params_of(row: Method) -> type[msgspec.Struct]:
+    return msgspec.defstruct(
         f"{row.name}_params",
         [("body", row.request), ("context", Context, NO_CONTEXT)],
         frozen=True,
         array_like=True,
         forbid_unknown_fields=True,
     )
-    return cast("Callable[[msgspec.Raw], Params]", msgspec.msgpack.Decoder(params).decode)
 
 
 def type_decoder(contract: Any) -> Callable[[msgspec.Raw], Any]:

@@ -11,6 +11,8 @@ from services.orchestrator.fairness import RiskClass
 from services.orchestrator.replica import Replica
 from services.orchestrator.reserve import SHARED, reservations_of, share_out, sharing
 
+pytestmark = pytest.mark.interpreted
+
 
 def replicas(count: int) -> list[Replica]:
     """Stand-ins that are only counted and compared."""

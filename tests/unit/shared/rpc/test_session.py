@@ -114,6 +114,44 @@ def test_a_refusal_carries_the_callers_trace_id() -> None:
     assert transport.messages()[0][2]["trace_id"] == TRACE_ID
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request(1, "infer", BODY),
+        request(1, "infer", BODY, {"trace_id": TRACE_ID}),
+        request(1, "infer", BODY, {"trace_id": TRACE_ID, "deadline_ms": 0}),
+        request(1, "infer", {"model_name": "a", "mode": 1}, {"trace_id": TRACE_ID}),
+        request(1, "infer", BODY, {"mode": 1}),
+        request(1, "inference", BODY),
+        request(1, "ping"),
+        msgpack.packb([1, 1, None, [BODY]]),
+        msgpack.packb([2, "infer", [BODY]]),
+        msgpack.packb([0, 1, "infer", [BODY], 5]),
+        msgpack.packb([0, 1, b"infer", [BODY]]),
+        msgpack.packb([0, -1, "infer", [BODY]]),
+    ],
+)
+@pytest.mark.parametrize("roles", [frozenset(), frozenset({"client"})])
+def test_a_chunk_that_is_one_message_is_judged_as_among_others(
+    frame: bytes, roles: frozenset[str]
+) -> None:
+    """The commonest request is decoded in one pass then; what it is not, the envelope says."""
+    answer = msgspec.Raw(msgspec.msgpack.encode({"answered": True}))
+    seen = []
+    for chunk in (frame, frame + request(2, "ping")):
+        stage = Stage({"infer": lambda _call: answer}, roles=roles)
+        session, transport = stage.connect()
+        session.data_received(chunk)
+        messages = [message for message in transport.messages() if message[1] != 2]
+        for message in messages:
+            if message[2] is not None and message[2]["trace_id"] != TRACE_ID:
+                message[2]["trace_id"] = "a new one"
+        counters = stage.serving.counters
+        seen.append((messages, session.fault, counters.ignored, counters.frame_errors))
+        assert stage.conserves()
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("roles", [frozenset(), frozenset({"client"})])
 def test_a_peer_without_the_role_is_refused(roles: frozenset[str]) -> None:
     """metrics needs the role service; ping needs client."""

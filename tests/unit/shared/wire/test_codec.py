@@ -31,6 +31,28 @@ def refusal(*parts: Any) -> str:
     return codec.reason(caught.value)
 
 
+def test_a_request_of_one_method_is_decoded_in_one_pass() -> None:
+    """The same as by its envelope and then its params; any other message, method or length is
+    not for it."""
+    whole = codec.request_decoder(METHODS["orchestrator"]["infer"])
+    body, context = {"model_name": "tiny"}, {"trace_id": TRACE_ID}
+    frame = msgpack.packb([0, 7, "infer", [body, context]])
+    request = whole(frame)
+    assert request.msgid == 7
+    assert request.params.body == INFER(params(body, context)).body
+    assert request.params.context == INFER(params(body, context)).context
+    assert whole(msgpack.packb([0, 7, "infer", [body]])).params.context is codec.NO_CONTEXT
+    for other in (
+        frame[:-1],
+        frame + b"\xc0",
+        msgpack.packb([0, 7, "ping", [{}]]),
+        msgpack.packb([1, 7, None, body]),
+        msgpack.packb([2, "infer", [body]]),
+    ):
+        with pytest.raises(codec.DECODE_ERRORS):
+            whole(other)
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
