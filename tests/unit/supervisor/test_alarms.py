@@ -64,7 +64,7 @@ def test_what_counts_by_the_second_needs_a_whole_window() -> None:
         assert alarms.usage["cpu"] is None, "not known before a window has passed"
     assert changes(alarms, replace(IDLE, at_s=window_s, cpu_s=2.0 * window_s)) == {"cpu": True}
     assert alarms.usage["cpu"] == 2.0
-    last = {}
+    last: dict[str, bool] = {}
     for at_s in range(seconds + 1, 2 * seconds + 1):
         last |= changes(alarms, replace(IDLE, at_s=float(at_s), cpu_s=2.0 * window_s))
     assert last == {"cpu": False}

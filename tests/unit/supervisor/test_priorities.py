@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,9 @@ from contracts.policies import (
 from supervisor import cpu_scheduling
 from supervisor.cpu_scheduling import Cgroups, NotPermitted
 from supervisor.cpu_weights import Treatment
+from supervisor.in_force import InForce
 from supervisor.priorities import Priorities
+from supervisor.slot import Slot
 
 LOW = PrioritySpec(cpu_weights={"1": 1, "2": 1, "3": 1})
 
@@ -39,9 +41,9 @@ class Rig:
             spec=SimpleNamespace(service="model_runtime", index=0, label="model_runtime 0"),
             active=self.process(10),
         )
-        self.priorities = Priorities(
-            [self.slot], self.in_force, Cgroups(None, "no cgroups here"), self.replace
-        )
+        slots, in_force = cast(list[Slot], [self.slot]), cast(InForce, self.in_force)
+        groups = Cgroups(None, "no cgroups here")
+        self.priorities = Priorities(slots, in_force, groups, self.replace)
 
     @staticmethod
     def process(pid: int) -> Any:
