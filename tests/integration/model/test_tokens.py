@@ -129,14 +129,15 @@ def test_an_oversize_row_is_refused_or_runs_alone_by_policy(mesh: Mesh) -> None:
 def test_what_is_not_of_the_vocabulary_is_refused_at_the_door(mesh: Mesh) -> None:
     """And a mask of another shape, and tensors, which it does not take."""
     with mesh.client() as client:
-        for words, form in {
+        forms: dict[str, dict[str, Any]] = {
             "ids from 0 to 511, received 512": {"input_ids": [[512]]},
             "attention_mask has 1 rows, input_ids has 2": {
                 "input_ids": [[1], [2]],
                 "attention_mask": [[1]],
             },
             "wordy takes input_ids, received inputs": {"inputs": {"x": [[1.0]]}},
-        }.items():
+        }
+        for words, form in forms.items():
             with pytest.raises(mortise.INVALID_REQUEST, match=words):
                 client.infer("wordy", **form)
 
@@ -161,7 +162,7 @@ async def test_one_of_four_in_a_batch_is_cancelled_and_the_others_answer(mesh: M
         tasks = [asyncio.create_task(client.infer("wordy", input_ids=row)) for row in rows]
         await asyncio.sleep(0.004)
         tasks[1].cancel()
-        results = await asyncio.gather(*tasks, busy, return_exceptions=True)
+        results: list[Any] = await asyncio.gather(*tasks, busy, return_exceptions=True)
         assert isinstance(results[1], asyncio.CancelledError)
         for index in (0, 2, 3):
             alone = await client.infer("wordy", input_ids=rows[index])

@@ -63,7 +63,7 @@ def test_rows_are_padded_on_the_right_with_the_packs_id() -> None:
     ids, mask = preprocess(pad_id=9).arrays(batch([1, 2, 3], [4], [5, 6]), 3)
     assert ids.tolist() == [[1, 2, 3], [4, 9, 9], [5, 6, 9]]
     assert mask.tolist() == [[1, 1, 1], [1, 0, 0], [1, 1, 0]]
-    assert (ids.dtype, mask.dtype) == (np.int64, np.int64)
+    assert ids.dtype == mask.dtype == np.int64
     assert ids.flags.writeable
 
 

@@ -1,6 +1,7 @@
 """Parts that go alone: they neither wait for others nor hold them up."""
 
 import random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ WEIGHTS = {1: 100.0, 2: 50.0, 3: 10.0}
 WINDOW = Window(0.01, 4, tokens_max=100, tokens_split=50)
 
 
-def part(tokens: int, **body: object) -> Part:
+def part(tokens: int, **body: Any) -> Part:
     """One row of so many tokens, over 50 alone."""
     made = part_for(PLAN, 1, **body)
     made.tokens = made.longest = tokens
