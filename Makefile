@@ -91,7 +91,8 @@ restarts: $(STAMP) ## 10,000 restarts of a trivial child: the supervisor's shape
 starvation: $(STAMP) ## half a minute without CPU time: nobody is taken for dead
 	MORTISE_STARVED_S=30 $(BIN)/pytest -q tests/integration/test_starvation.py
 
-fuzz: compiled ## 10,000,000 mutated frames against the framer and a live server
+fuzz: compiled ## 20,000 mutated graphs of programs; 10,000,000 mutated frames against the framer and a live server
+	$(BIN)/python -m tests.fuzz.programs --count 20000
 	$(BIN)/python -m tests.fuzz.wire --frames 10000000 --seed 20130101 --result benchmarks/results/fuzz-wire.json
 
 push: compiled ## how long a commit takes until it is active everywhere
