@@ -82,6 +82,13 @@ def test_default_alias_and_pinned_version() -> None:
     assert chosen(routes, model_version="3") == ("tiny:3", "pinned")
 
 
+@pytest.mark.parametrize("name", ["no body", "9", "", "größe", "a/b", "x" * 127 + "\0"])
+def test_what_cannot_be_a_name_is_an_invalid_request(name: str) -> None:
+    """The contract's pattern is asked here, when nothing has the name; with fields that msgspec
+    judges it is refused before."""
+    assert refusal(table(*published("tiny", "1")), model_name=name) == "INVALID_REQUEST"
+
+
 def test_what_does_not_exist_is_unknown_and_what_is_not_there_is_not_ready() -> None:
     """MODEL_UNKNOWN cannot be retried, MODEL_NOT_READY can."""
     model, deployment, route = published("tiny", "1", "2", default="1")
