@@ -154,9 +154,18 @@ REASONS = {
 """Why a request is refused that could be served at another time: `details.reason`.
 Closed: a reason once given keeps its meaning."""
 
+CALLERS_OWN = frozenset({
+    "TOKENIZER_INVALID_INPUT", "INVALID_REQUEST", "METHOD_UNKNOWN", "INPUT_TOO_LONG",
+    "FEATURE_INVALID", "MODEL_UNKNOWN", "QUOTA_EXCEEDED", "CANCELLED", "PERMISSION_DENIED",
+    "RULE_REFUSED",
+})  # fmt: skip
+"""Ends of a request that say nothing about the mesh: what the caller asked for cannot be given, is
+not allowed, or was taken back. Every other error counts against the availability of an `sla`."""
+
 ERRORS: dict[str, ErrorRow] = {row.name: row for row in _ROWS}
 NAMES: dict[int, str] = {row.code: row.name for row in _ROWS}
 
+assert ERRORS.keys() >= CALLERS_OWN, "they are errors of the table"
 assert len(ERRORS) == len(NAMES) == len(_ROWS), "an error's name and number are unique"
 
 # Errors that the wire itself answers with, whatever the method declares.

@@ -83,6 +83,8 @@ class Metric(Open, frozen=True, kw_only=True):
 
 
 class Metrics(Open, frozen=True, kw_only=True):
-    """Everything this process counted."""
+    """Everything this process counted; `instance` is the process, whose counters began at zero
+    ("" from a peer that does not say)."""
 
     metrics: list[Metric]
+    instance: str = ""

@@ -101,7 +101,7 @@ def build_server(service: Service, environment: Environment) -> Server:
         return Statistics(values={**server.statistics(), **service.statistics(), **objects()})
 
     def metrics(call: Call) -> Metrics:
-        return Metrics(metrics=service.metrics())
+        return Metrics(metrics=service.metrics(), instance=environment.instance)
 
     limits: dict[str, Any] = {}
     if connections_max := getattr(environment.config, "connections_max", None):

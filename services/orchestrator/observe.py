@@ -121,6 +121,13 @@ class Observed:
                 ("model", "fallback", "version"),
             )
         )
+        self._freshness = registry.add(
+            Counter(
+                "ai_feature_answers_total",
+                "Answers from features, by whether these were past their view's freshness_s.",
+                (*names, "freshness"),
+            )
+        )
         self._breakers = registry.add(
             Counter(
                 "ai_breaker_total", "Transitions of breakers, by the new state.", (*names, "state")
@@ -158,6 +165,11 @@ class Observed:
         names = (plan.name, plan.version)
         self._tokens.labels(*names, "real").add(real)
         self._tokens.labels(*names, "padding").add(computed - real)
+
+    def featured(self, plan: ModelPlan, is_stale: bool) -> None:
+        """An answer was made from features whose freshness is known."""
+        freshness = "stale" if is_stale else "fresh"
+        self._freshness.labels(plan.name, plan.version, freshness).add(1)
 
     def refused(self, model: str | None, error: str, took_s: float) -> None:
         """A request was refused at the door; `model` is None unless it was published."""

@@ -112,6 +112,8 @@ class Replies:
         if self._access.is_due():
             self._access.answered(work, stages_us, times.hops)
         self._observed.answered(plan, times.total, times.queue, times.features, times.reply)
+        if answer.freshness_s is not UNSET:
+            self._observed.featured(plan, "stale" in answer.marks)
         return answer
 
 

@@ -81,3 +81,15 @@ def test_a_version_that_left_keeps_its_series() -> None:
     observed.forget(keep=set())
     assert series(observed.collect(), "ai_request_total") == {("tiny", "1", "ok"): 1}
     assert observed._handles == {}
+
+
+def test_answers_from_features_are_fresh_or_stale() -> None:
+    """By the view's own limit, as the answer is marked."""
+    observed = Observed()
+    observed.featured(PLAN, is_stale=False)
+    observed.featured(PLAN, is_stale=False)
+    observed.featured(PLAN, is_stale=True)
+    assert series(observed.collect(), "ai_feature_answers_total") == {
+        ("tiny", "1", "fresh"): 2,
+        ("tiny", "1", "stale"): 1,
+    }
