@@ -97,14 +97,3 @@ def test_more_than_the_sockets_is_refused_with_the_limit(mesh: Mesh, count: int)
     assert code == 1
     assert f"{count} replicas asked for, 1 to {REPLICAS_MAX} can run" in said
     assert "replicas_max in mortise.toml" in said
-
-
-def test_every_child_was_born_with_allocator_threads_and_locale(mesh: Mesh) -> None:
-    """The environment at exec, as the kernel keeps it, of all processes and the template."""
-    status = run.status(mesh.home)
-    pids = [status["template_pid"], *(row["pid"] for row in status["children"])]
-    for pid in pids:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        assert {b"OPENBLAS_NUM_THREADS=1", b"LC_ALL=C.UTF-8", b"TZ=UTC"} <= set(environment)
-        assert any(one.startswith(b"OMP_NUM_THREADS=") for one in environment)
-        assert any(one.startswith((b"MALLOC_CONF=", b"MALLOC_ARENA_MAX=")) for one in environment)
