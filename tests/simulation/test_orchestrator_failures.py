@@ -493,14 +493,14 @@ async def test_a_defect_in_one_answer_is_internal_and_the_others_are_answered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One that cannot be put together does not take its batch along, nor wait for its deadline."""
-    made = replies.answer_of
+    made = replies.conclude
 
     def broken(work: Work, *rest: Any) -> Any:
         if work.request_id == "bad":
             raise TypeError("a defect")
         return made(work, *rest)
 
-    monkeypatch.setattr(replies, "answer_of", broken)
+    monkeypatch.setattr(replies, "conclude", broken)
     async with serving(Mesh()) as mesh:
         asked = [mesh.infer(1.0, id=name) for name in ("one", "bad", "two")]
         one, bad, two = await asyncio.gather(*asked, return_exceptions=True)
