@@ -70,7 +70,8 @@ class ViewState(Open, frozen=True, kw_only=True):
 
 
 class Report(Open, frozen=True, kw_only=True):
-    """`report`, each half second: what this instance holds. Standbys are not required."""
+    """`report`, each half second: what this instance holds. Standbys are not required; one that is
+    `leaving` as planned says so in its last report and is not required any more either."""
 
     service: Service
     instance: Label
@@ -82,6 +83,7 @@ class Report(Open, frozen=True, kw_only=True):
     restarts: int = 0
     models: list[LoadedModel] = []
     views: list[ViewState] = []
+    leaving: bool = False
 
 
 class Reported(Open, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ disk before `valid` is said, and renamed to last good before `active` is said.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -101,10 +101,12 @@ class PolicyFollower:
             self._tasks.append(task)
 
     async def close(self) -> None:
-        """Stop following; what is in force stays in force."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Stop following; what is in force stays in force. The goodbye is heard before the
+        subscription ends: a commit meanwhile neither waits for this instance nor misses it."""
+        if self._tasks:
+            await _end(self._tasks[-1:])  # the heartbeat: nothing is reported after the goodbye
+            await self._heartbeat.say_goodbye()
+            await _end(self._tasks)
         await self._client.close()
         self._disk.shutdown(wait=False)
 
@@ -262,6 +264,12 @@ def _last_good_file(environment: Environment) -> LastGoodFile:
     if stem == "model_runtime":
         stem = f"{stem}.{environment.index}"
     return LastGoodFile(environment.home / ".mortise" / "policy", stem, environment.instance)
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _surface(task: asyncio.Task[None]) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from contracts.distribution import Position, Report, Reported
 from contracts.errors import MeshError
 from contracts.limits import heartbeat_s
@@ -18,6 +20,8 @@ log = logs.get("shared.policy_heartbeat")
 behind_s_max = heartbeat_s
 """How long reports may show a newer version before this instance counts as fenced: a moment is
 normal while an activation is on its way."""
+goodbye_s_max = 0.25
+"""How long a process that drains waits until its goodbye was heard."""
 
 
 class Heartbeat:
@@ -55,6 +59,17 @@ class Heartbeat:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(heartbeat_s):
                     await self._due.wait()
+
+    async def say_goodbye(self) -> None:
+        """The last report, once `run` is cancelled: nobody needs to wait for this instance. One
+        that is not heard is required until it turns stale."""
+        if not self._client.connected:
+            return
+        report = replace(self._report(), leaving=True)
+        try:
+            await self._client.call("report", report, timeout_s=goodbye_s_max)
+        except MeshError as error:
+            log.debug("goodbye_lost", reason=error.message)
 
     async def _send(self) -> None:
         report = self._report()

@@ -92,6 +92,8 @@ class Distributor:
     def report(self, call: Call) -> Reported:
         """A heartbeat; the answer tells a lagging instance that it lags."""
         self.instances.reported(call.body, self._clock.monotonic())
+        if call.body.leaving and self._push is not None:
+            self._push.excused(call.body.instance)
         self._notice(call.body.position)
         self.changed.set()
         return Reported(position=NOWHERE if self.head is None else self.head.position)

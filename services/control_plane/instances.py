@@ -86,9 +86,13 @@ class Instances:
             instance.is_connected = False
 
     def reported(self, report: Report, now_s: float) -> Instance:
-        """A heartbeat. An active instance replaces those of its slot that are gone."""
+        """A heartbeat. An active instance replaces those of its slot that are gone; one that says
+        goodbye is in the table no longer."""
         instance = self._get(report.instance, report.service)
         instance.heard_s, instance.report = now_s, report
+        if report.leaving:
+            del self.by_name[report.instance]
+            return instance
         if report.position is not UNSET:
             instance.active = report.position
         if report.role == "active":

@@ -65,6 +65,13 @@ class Push:
         self._refuse(name, "not connected")
         self._advance()
 
+    def excused(self, name: str) -> None:
+        """An instance said goodbye: what it holds does not matter any more."""
+        self.required -= {name}
+        if self.phase == "preparing":
+            self.reasons.pop(name, None)
+        self._advance()
+
     def appended(self, now_s: float) -> None:
         """The commit is on the disk: from here on forward only."""
         assert self.phase == "appending", f"appended while {self.phase}"

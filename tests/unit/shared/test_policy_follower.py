@@ -53,6 +53,7 @@ class Teller:
         self.subscriptions: list[Subscribe] = []
         self.heard: list[Acknowledge] = []
         self.reports: list[Report] = []
+        self.on_goodbye: Callable[[], None] = lambda: None
         self._calls: list[Call] = []
         self._server: Server | None = None
 
@@ -98,6 +99,8 @@ class Teller:
 
     def _report(self, call: Call) -> Reported:
         self.reports.append(call.body)
+        if call.body.leaving:
+            self.on_goodbye()
         return Reported(position=self.head)
 
 
@@ -358,6 +361,28 @@ async def test_it_reports_and_subscribes_again_after_a_loss(
     await until(lambda: len(teller.subscriptions) == 2 and len(teller.reports) > reports)
     assert teller.subscriptions[1].position == at(1)
     assert teller.reports[-1].position == at(1)
+
+
+async def test_who_leaves_says_goodbye_before_the_subscription_ends(
+    teller: Teller, make: Callable[..., Instance]
+) -> None:
+    """Once, as the last report; without a control plane there is nobody to tell."""
+    one, other = make(), make()
+    await one.follower.start()
+    await until(lambda: teller.states() == [("active", 1)] and bool(teller.reports))
+    still_there: list[bool] = []
+
+    def look() -> None:
+        still_there.append(not teller._calls[-1].ended)
+
+    teller.on_goodbye = look
+    await one.follower.close()
+    assert [report.leaving for report in teller.reports[-2:]] == [False, True]
+    assert still_there == [True]
+    await teller.stop()
+    await other.follower.start()
+    await other.follower.close()
+    await teller.start()
 
 
 async def test_one_that_lags_is_fenced_and_asks_again(

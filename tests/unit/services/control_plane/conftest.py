@@ -127,8 +127,10 @@ class Puppet:
         )
         self.subscription.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def report(self, position: Position | None = None, role: str = "active") -> None:
-        """A heartbeat."""
+    async def report(
+        self, position: Position | None = None, role: str = "active", *, leaving: bool = False
+    ) -> None:
+        """A heartbeat, or the goodbye."""
         body = Report(
             service=self.service,  # type: ignore[arg-type]
             instance=self.instance,
@@ -137,6 +139,7 @@ class Puppet:
             position=UNSET if position is None else position,
             ready=True,
             infra="sha256:" + "0" * 64,
+            leaving=leaving,
         )
         await self.client.call("report", body)
 

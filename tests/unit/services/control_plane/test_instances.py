@@ -60,6 +60,22 @@ def test_a_successor_takes_the_place_of_one_that_is_gone() -> None:
     assert table.required(100.2) == {"model_runtime.0-c", "model_runtime.1-b"}
 
 
+def test_one_that_said_goodbye_is_required_no_longer() -> None:
+    """A replica that is removed as planned: nobody waits for it, whatever ends first, and a
+    successor in its place is required as any."""
+    table = Instances()
+    for name in ("model_runtime.0-a", "model_runtime.1-b"):
+        table.subscribed(subscribe(name))
+        table.reported(report(name), 100.0)
+    table.reported(report("model_runtime.1-b", leaving=True), 100.1)
+    assert table.required(100.1) == {"model_runtime.0-a"}
+    table.left("model_runtime.1-b")
+    assert table.required(100.2) == {"model_runtime.0-a"}
+    assert len(table.rows(100.2)) == 1
+    table.reported(report("model_runtime.1-c"), 100.3)
+    assert table.required(100.3) == {"model_runtime.0-a", "model_runtime.1-c"}
+
+
 def test_a_predecessor_that_still_serves_stays_required() -> None:
     """In a planned replacement both live for a while, and both need the new version."""
     table = Instances()

@@ -92,6 +92,27 @@ def test_an_instance_that_leaves_while_preparing_rejects() -> None:
     assert (one.phase, one.rejection()) == ("rejected", "a: not connected")
 
 
+def test_an_instance_that_says_goodbye_while_preparing_is_waited_for_no_longer() -> None:
+    """The others' word is enough, whether it said valid before or not."""
+    one = push("a", "b")
+    one.acknowledged(say("a", "valid"))
+    one.excused("b")
+    assert one.phase == "appending"
+    one.left("b")
+    one.appended(1.0)
+    one.acknowledged(say("a", "active"))
+    assert (one.phase, one.fenced) == ("done", [])
+
+
+def test_an_instance_that_says_goodbye_while_activating_is_not_fenced() -> None:
+    """It is gone as planned: the commit's answer does not name it."""
+    one = activating("a", "b")
+    one.acknowledged(say("a", "active"))
+    one.excused("b")
+    one.left("b")
+    assert (one.phase, one.fenced, one.reasons) == ("done", [], {})
+
+
 def test_a_full_disk_rejects() -> None:
     """A commit that cannot be written is active nowhere."""
     one = push("a")

@@ -139,6 +139,29 @@ async def test_an_instance_that_dies_before_it_is_valid_rejects(plane: Any, unti
     assert (await plane.call("apply", apply(batching(7)))).version == 2
 
 
+async def test_a_commit_after_a_planned_goodbye_waits_for_nobody(plane: Any) -> None:
+    """A runtime that drains is gone from status at once; the next commit is neither rejected
+    nor waited for."""
+    await plane.follow("orchestrator")
+    leaver = await plane.follow("model_runtime")
+    await leaver.close()
+    assert (await plane.call("apply", apply(batching(7)))).fenced == []
+    status = await plane.call("status", Empty())
+    assert [row.service for row in status.instances] == ["orchestrator"]
+
+
+async def test_a_goodbye_in_the_middle_of_a_push_does_not_reject_it(plane: Any, until: Any) -> None:
+    """It leaves after `prepare` without a word about the candidate."""
+    await plane.follow("orchestrator")
+    puppet = await plane.puppet("model_runtime", "model_runtime.0-leaves")
+    commit = asyncio.create_task(plane.call("apply", apply(batching(7))))
+    await until(lambda: [item.action for item in puppet.items] == ["activate", "prepare"])
+    await puppet.report(leaving=True)
+    await puppet.client.close()
+    applied = await commit
+    assert (applied.version, applied.fenced) == (2, [])
+
+
 async def test_one_that_misses_the_activation_is_fenced_until_it_has_it(
     plane: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
