@@ -9,6 +9,7 @@ is compared with what `sleepy` must give (its input, doubled). Prints one JSON o
 
 import asyncio
 import json
+import random
 import struct
 import sys
 import time
@@ -24,6 +25,8 @@ LAST_ANSWERS_S = 6.0
 OPEN_CONNECTIONS = 16
 TICK_S = 0.001
 ID_DIGITS = 16
+FIRST_ID = random.SystemRandom().getrandbits(62)
+"""Requests of another run have other ids: the same again would be retries, counted once."""
 REQUEST_HEAD = b"\x94\x00\xce"
 
 
@@ -68,7 +71,8 @@ class Template:
     def request(self, msgid: int) -> bytes:
         """The frame of request `msgid`."""
         number = msgid.to_bytes(4, "big")
-        return b"".join((REQUEST_HEAD, number, self._before, b"%016x" % msgid, self._after))
+        text = b"%016x" % (FIRST_ID + msgid)
+        return b"".join((REQUEST_HEAD, number, self._before, text, self._after))
 
 
 class Seen:

@@ -6,6 +6,7 @@ and how much of a core it used.
 """
 
 import asyncio
+import random
 import resource
 import time
 from array import array
@@ -24,6 +25,8 @@ LAST_ANSWERS_S = 5.0
 REDIAL_S = 0.02
 _FIRST_MSGID = 2**16
 """From here on MessagePack writes a msgid with five bytes, which stand at a fixed place."""
+_FIRST_ID = random.SystemRandom().getrandbits(62)
+"""Requests of another run have other ids: the same again would be retries, counted once."""
 _MSGID_MAX = 2**32 - 1
 _ANSWER_HEAD = b"\x94\x01\xce"
 _NIL = 0xC0
@@ -65,7 +68,8 @@ class Template:
     def frame(self, msgid: int) -> bytes:
         """The request with this msgid."""
         number = msgid.to_bytes(4, "big")
-        return b"".join((b"\x94\x00\xce", number, self._between, b"%016x" % msgid, self._tail))
+        text = b"%016x" % (_FIRST_ID + msgid)
+        return b"".join((b"\x94\x00\xce", number, self._between, text, self._tail))
 
 
 class _Connection(asyncio.Protocol):
