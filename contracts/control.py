@@ -9,6 +9,7 @@ from contracts.distribution import Position
 from contracts.limits import page_items_max, policies_per_commit_max, receipts_per_call_max
 from contracts.lineage import AiVersion, Combination
 from contracts.policies import Policy
+from contracts.signing import Signature
 from contracts.stages import Hop, Timing
 from contracts.types import (
     UNSET,
@@ -69,7 +70,8 @@ class CommitsRequest(Strict, frozen=True, kw_only=True):
 
 class Commit(Open, frozen=True, kw_only=True):
     """One entry of the hash chain. `peer_uid` is who asked, `author` what they claimed. `policy`
-    is the digest of the whole set after it; `removed` names policies as [kind, name]."""
+    is the digest of the whole set after it; `removed` names policies as [kind, name]; `signed` is
+    the contract page that the commit signs off."""
 
     version: int
     commit: Digest
@@ -81,6 +83,7 @@ class Commit(Open, frozen=True, kw_only=True):
     changed: list[Policy]
     removed: list[tuple[str, str]] = []
     policy: Digest
+    signed: Signature | UnsetType = UNSET
 
 
 class Commits(Open, frozen=True, kw_only=True):

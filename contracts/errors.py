@@ -123,7 +123,7 @@ _ROWS = (
     ErrorRow(
         505,
         "POLICY_REJECTED",
-        "an instance said no or was silent; it is named",
+        "an instance said no or was silent, or a sign-off is missing; it is named",
         "control plane",
         True,
     ),

@@ -50,6 +50,10 @@ heartbeat_s = 0.5
 stale_after_s = 2.0
 """An instance whose last report is older is not required for a push, and shown as stale."""
 prepare_timeout_s = 0.25
+restarts_max = 5
+"""Exits of a process within `restart_period_s`; one more, and it is degraded: tried again slowly
+while the others go on."""
+restart_period_s = 30.0
 socket_path_bytes_max = 107
 """sun_path is 108 bytes with its terminating zero (unix(7))."""
 

@@ -5,7 +5,16 @@ the schemas and the SDK's table all come from these rows.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from contracts import control, distribution, execution, features, inference, pack, service
+from contracts import (
+    control,
+    distribution,
+    execution,
+    features,
+    inference,
+    pack,
+    service,
+    signing,
+)
 from contracts.errors import COMMON, ERRORS
 from contracts.stages import BUDGET_MS, INFER_P99_MS
 from contracts.types import Empty
@@ -115,6 +124,22 @@ _CONTROL_PLANE = (
         "operator",
         (*POLICY_ERRORS, "MODEL_NOT_READY"),
         False,
+    ),
+    Method(
+        "contracts",
+        signing.ContractsRequest,
+        signing.ContractPage,
+        READ,
+        "operator",
+        ("PACK_INVALID",),
+    ),
+    Method(
+        "contracts_sign",
+        signing.ContractsSign,
+        signing.ContractsSigned,
+        COMMIT,
+        "operator",
+        POLICY_ERRORS,
     ),
     Method(
         "snapshot",

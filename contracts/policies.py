@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from contracts.limits import policy_set_max
+from contracts.signing import Roles
 from contracts.stages import INFER_P99_MS, Stage
 from contracts.types import (
     UNSET,
@@ -171,7 +172,9 @@ class InfrastructureSpec(Strict, frozen=True, kw_only=True):
 
 class SlaSpec(Strict, frozen=True, kw_only=True):
     """What was promised. A request that would wait longer than `p99_ms` · `shed_factor` is refused
-    at once. `infrastructure` is what the processes may use; it stands in the policy `*` alone."""
+    at once. `infrastructure` is what the processes may use; it stands in the policy `*` alone.
+    `sign_offs` are the roles that must have signed the contract page of a version before it is
+    published or routed to; those of the policy `*` and of the model's own add up."""
 
     p99_ms: Annotated[float, Meta(gt=0.0)] = float(INFER_P99_MS)
     shed_factor: Annotated[float, Meta(gt=0.0)] = 1.5
@@ -181,6 +184,7 @@ class SlaSpec(Strict, frozen=True, kw_only=True):
         default_factory=lambda: {"tokenize": 15.0}
     )
     infrastructure: dict[ServiceName, InfrastructureSpec] = {}
+    sign_offs: Roles | UnsetType = UNSET
 
 
 class RolloutSpec(Strict, frozen=True, kw_only=True):

@@ -69,6 +69,8 @@ METHODS: dict[str, dict[str, Method]] = {
         "publish": Method(5000, True, False),
         "promote": Method(300000, True, True),
         "rollback": Method(5000, False, False),
+        "contracts": Method(5000, True, False),
+        "contracts_sign": Method(5000, True, False),
         "snapshot": Method(5000, True, False),
         "diff": Method(5000, True, False),
         "status": Method(5000, True, False),
@@ -303,7 +305,7 @@ class DiskFull(MortiseError):
 
 
 class PolicyRejected(MortiseError):
-    """An instance said no or was silent; it is named."""
+    """An instance said no or was silent, or a sign-off is missing; it is named."""
 
     code = 505
     name = "POLICY_REJECTED"

@@ -9,13 +9,15 @@ bound. Any exit counts, also with code 0; one that the supervisor asked for does
 from collections import deque
 from dataclasses import dataclass
 
+from contracts import limits
+
 
 @dataclass(frozen=True, slots=True)
 class Intensity:
     """The bounds of restarting, in seconds. `jitter` is the share by which a delay varies."""
 
-    restarts_max: int = 5
-    period_s: float = 30.0
+    restarts_max: int = limits.restarts_max
+    period_s: float = limits.restart_period_s
     backoff_s_min: float = 0.1
     backoff_s_max: float = 5.0
     slow_s_min: float = 20.0

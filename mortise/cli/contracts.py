@@ -1,22 +1,22 @@
-"""`contracts show | check | verify`: the page to sign, what changed, what a live service keeps."""
+"""`contracts show | sign | check | verify`: the page, its sign-offs, what changed, what is kept."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from contracts.description import describe, document_schemas
 from contracts.evolution import Change, compare, compare_documents, is_allowed
 from contracts.methods import METHODS, SERVICES
-from mortise.addresses import socket_path
+from contracts.page import page
+from mortise.addresses import SETTINGS, socket_path
 from mortise.cli.conformance import verify as verify_socket
-from mortise.cli.contract_page import page
-from mortise.cli.contract_text import show_page
+from mortise.cli.contract_text import show_page, show_sign_offs
 from mortise.cli.failures import CommandError, UsageError
-from mortise.cli.options import DEFAULTS, Options
+from mortise.cli.options import DEFAULTS, Options, author_name
 from mortise.cli.output import print_json, print_line, print_table
 from mortise.launcher import tree
 
@@ -24,19 +24,61 @@ app = App(name="contracts", help="The contracts of every socket.")
 
 
 @app.command
-def show(service: str | None = None, /, *, options: Options = DEFAULTS) -> None:
-    """The whole contract on one page: SLAs, fields and errors, budgets and limits.
+def show(
+    service: str | None = None,
+    /,
+    *,
+    pack: Annotated[str | None, Parameter(help="As it will be with this staged pack.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """The whole contract of a running home on one page, as its owners sign it.
+
+    With a service, or where there is no home: what holds in every home.
 
     Args:
         service: only this one
     """
     if service is not None and service not in METHODS:
         raise UsageError(f"no service {service!r}; there are {', '.join(SERVICES)}")
-    content = page(SERVICES if service is None else (service,))
+    if service is not None or not (pack or options.home or (options.path / SETTINGS).is_file()):
+        _show_built_in(SERVICES if service is None else (service,), options)
+        return
+    with options.client("control_plane") as client:
+        answer = client.call("contracts", _of(pack)).to_builtin()
     if options.json:
-        print_json(content)
+        print_json(answer)
+        return
+    show_page({"digest": answer["digest"], **answer["page"]}, "The contract of this home")
+    of = "" if pack is None else f" --pack {pack}"
+    show_sign_offs(answer, options.line(f"mortise contracts sign --role ROLE --author NAME{of}"))
+
+
+@app.command
+def sign(
+    *,
+    role: str,
+    author: Annotated[str | None, Parameter(help="Default: your login name.")] = None,
+    digest: Annotated[str | None, Parameter(help="Of the page that was read.")] = None,
+    pack: Annotated[str | None, Parameter(help="Sign the page as it will be with it.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Sign the contract page off: a commit that names its digest, the role and the author.
+
+    Args:
+        role: in which role, as the sign_offs of an sla policy name it
+    """
+    with options.client("control_plane") as client:
+        body = {**_of(pack), "role": role, "author": author or author_name()}
+        body["digest"] = digest or client.call("contracts", _of(pack)).digest
+        answer = client.call("contracts_sign", body)
+    if options.json:
+        print_json(answer)
+    elif answer.changed:
+        print_line(f"{role} signed {answer.digest}: policy {answer.version}, {answer.commit}")
     else:
-        show_page(content)
+        print_line(
+            f"nothing changed: {role} signed {answer.digest} with policy {answer.version} already"
+        )
 
 
 @app.command
@@ -80,6 +122,18 @@ def verify(*, socket: Path | None = None, options: Options = DEFAULTS) -> int:
         print_table(columns, [tuple(row.values()) for row in rows])
         print_line(f"{len(rows) - failed} of {len(rows)} checks passed")
     return 1 if failed else 0
+
+
+def _of(pack: str | None) -> dict[str, Any]:
+    return {} if pack is None else {"pack": pack}
+
+
+def _show_built_in(services: tuple[str, ...], options: Options) -> None:
+    content = page(services)
+    if options.json:
+        print_json(content)
+    else:
+        show_page(content, "The contract of every home (a running home's has its models too)")
 
 
 def _since_release(name: str) -> tuple[list[Change], bool]:

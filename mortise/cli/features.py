@@ -1,16 +1,14 @@
 """`features show`: the contract of every feature, as its owners sign it."""
 
-from typing import Any
-
 from cyclopts import App
 
+from mortise.cli.contract_parts import FIELD_COLUMNS, field_row
 from mortise.cli.failures import CommandError
 from mortise.cli.options import DEFAULTS, Options
 from mortise.cli.output import print_json, print_line, print_table
 from mortise.result import Record
 
 app = App(name="features", help="Feature views: their contracts.")
-_COLUMNS = ("name", "dtype", "range or values", "missing", "zone", "decimals", "source")
 
 
 @app.command
@@ -37,27 +35,9 @@ def _show_view(row: Record) -> None:
         f"owner {row.owner}, entity {row.entity}, event time {row.event_time},"
         f" freshness {row.freshness_s:g} s"
     )
-    print_table(_COLUMNS, [_field(name, one) for name, one in row.request.items()], "request")
-    print_table(_COLUMNS, [_field(name, one) for name, one in row.fields.items()], "features")
-
-
-def _field(name: str, field: Record) -> tuple[Any, ...]:
-    missing = field.missing
-    if missing == "default":
-        missing = f"default {field.get('default')}"
-    return (
-        name, field.dtype, _limits(field), missing, field.get("zone"), field.get("decimals"),
-        field.source,
-    )  # fmt: skip
-
-
-def _limits(field: Record) -> str | None:
-    """What a value may be, beyond its dtype."""
-    if "range" in field:
-        low, high = (int(end) if float(end).is_integer() else end for end in field["range"])
-        return f"{low} … {high}"
-    if "values" in field:
-        return ", ".join(field["values"])
-    if "characters_max" in field:
-        return f"≤ {field.characters_max} characters"
-    return None
+    print_table(
+        FIELD_COLUMNS, [field_row(name, one) for name, one in row.request.items()], "request"
+    )
+    print_table(
+        FIELD_COLUMNS, [field_row(name, one) for name, one in row.fields.items()], "features"
+    )

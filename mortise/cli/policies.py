@@ -146,6 +146,8 @@ def verify(*, options: Options = DEFAULTS) -> int:
 def _commit_row(commit: Record) -> tuple[Any, ...]:
     changed = [f"{policy.kind} {policy.name}" for policy in commit.changed]
     changed += [f"−{kind} {name}" for kind, name in commit.removed]
+    if "signed" in commit:
+        changed.append(f"sign-off {commit.signed.role} of {commit.signed.digest}")
     return (
         commit.version, commit.at, commit.author, commit.peer_uid, commit.reason, changed,
         commit.commit,

@@ -48,6 +48,11 @@ def remedy(error: MortiseError) -> str:
         stage = f" (stage {error.details['stage']})" if "stage" in error.details else ""
         return f"allow more time; it ran out at {error.details['hop']}{stage}: mortise status"
     line = REMEDIES.get(error.name, "")
+    if error.name == "POLICY_REJECTED" and "roles" in error.details:
+        pack = f" --pack {error.details['pack']}" if "pack" in error.details else ""
+        line = f"what is to be signed: mortise contracts show{pack}"
+    elif error.name == "VERSION_CONFLICT" and "digest" in error.details:
+        line = "read the page again before it is signed: mortise contracts show"
     if not error.trace_id:
         return line.replace(" --trace TRACE_ID", "")
     return line.replace("TRACE_ID", error.trace_id)

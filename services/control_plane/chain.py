@@ -15,6 +15,7 @@ import msgspec
 
 from contracts.control import Commit
 from contracts.policies import VERSION_0, Policy, PolicySet, kind_of
+from contracts.signing import Signature
 from contracts.types import UNSET, Open, UnsetType
 
 GENESIS = "sha256:" + hashlib.sha256(b"").hexdigest()
@@ -37,6 +38,7 @@ class Entry(Open, frozen=True, kw_only=True):
     changed: list[Policy]
     removed: list[Key]
     policy: str
+    signed: Signature | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from contracts.policies import Policy, PolicySet
+from contracts.signing import Signature
+from contracts.types import UNSET, UnsetType
 from services.control_plane.chain import Entry, Key, StoredEntry, format_instant, store
 
 reason_characters_max = 1_024
@@ -11,10 +13,13 @@ reason_characters_max = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Policies to put in, and (kind, name) of those to take out."""
+    """Policies to put in, (kind, name) of those to take out, and what is signed off.
+    `needs_sign_offs`: not what begins a log or brings back what was in force before."""
 
     changed: list[Policy]
     removed: list[Key] = field(default_factory=list)
+    signed: Signature | UnsetType = UNSET
+    needs_sign_offs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +66,6 @@ def entry_of(
             changed=change.changed,
             removed=change.removed,
             policy=after.digest(),
+            signed=change.signed,
         )
     )

@@ -105,6 +105,20 @@ class CommitStore:
 
         return await self.database.read(work)
 
+    async def signatures(self, digest: str) -> list[StoredEntry]:
+        """The entries that sign this digest, oldest first; found by their text, so that nothing
+        beside the log has to be kept."""
+
+        def work(connection: apsw.Connection) -> list[StoredEntry]:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM commits WHERE instr(CAST(content AS TEXT), ?) > 0"
+                " ORDER BY version",
+                (digest,),
+            )
+            return [stored for row in rows if _signs(stored := StoredEntry(*row), digest)]
+
+        return await self.database.read(work)
+
     async def epoch(self) -> int:
         """The epoch of this database."""
         return await self.database.read(
@@ -118,6 +132,12 @@ class CommitStore:
             connection.execute("UPDATE epoch SET epoch = max(epoch, ?)", (epoch,))
 
         await self.database.write(work)
+
+
+def _signs(stored: StoredEntry, digest: str) -> bool:
+    """A page may be mentioned by other entries, as in their reason."""
+    signed = load(stored).signed
+    return signed is not UNSET and signed.digest == digest
 
 
 def _page(connection: apsw.Connection, after: int, limit: int) -> Iterator[StoredEntry]:

@@ -4,6 +4,7 @@ One commit at a time. A commit that has begun runs to its end, even when its cal
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from contracts.distribution import Position
@@ -28,6 +29,9 @@ commits_waiting_max = 32
 settle_s = 2 * heartbeat_s + 0.2
 """After a start the instances need a reconnect (≤ 1 s back-off) to be heard; a commit before that
 would require nobody."""
+
+Gate = Callable[[PolicySet, PolicySet], Awaitable[None]]
+"""Raises MeshError when the second set may not follow the first."""
 
 
 class Committer:
@@ -57,7 +61,12 @@ class Committer:
         self._waiting = 0
         self._running: set[asyncio.Task[Committed]] = set()
         self._renewal: asyncio.Task[None] | None = None
+        self._gate: Gate | None = None
         distributor.on_ahead = self.on_ahead
+
+    def guard(self, gate: Gate) -> None:
+        """Have `gate` asked before each commit that needs sign-offs."""
+        self._gate = gate
 
     async def load(self) -> None:
         """Walk the log and put its newest version in force; a broken log becomes a `fault`."""
@@ -81,7 +90,7 @@ class Committer:
     async def begin(self, policies: list[Policy], author: Author) -> None:
         """Commit the first version, before any instance can ask."""
         settled_at_s, self._settled_at_s = self._settled_at_s, 0.0
-        await self.commit(lambda _before: Change(policies), author)
+        await self.commit(lambda _before: Change(policies, needs_sign_offs=False), author)
         self._settled_at_s = settled_at_s
 
     async def commit(
@@ -171,6 +180,8 @@ class Committer:
         loop = asyncio.get_running_loop()
         packs = await loop.run_in_executor(None, read_packs, self._models_dir, digests)
         rules.check(before, after, Surroundings(packs, self._replicas, self._replicas_max))
+        if self._gate is not None and changes.needs_sign_offs:
+            await self._gate(before, after)
 
     async def _renew(self, position: Position) -> None:
         async with self._lock:

@@ -21,6 +21,7 @@ from services.control_plane.ledger import Ledger
 from services.control_plane.naming import Naming
 from services.control_plane.promotion import Promotion
 from services.control_plane.reading import Reading
+from services.control_plane.signing import Signing, runtime_terms
 from services.control_plane.writing import Writing
 from shared import logs
 from shared.environment import Environment
@@ -63,7 +64,16 @@ class ControlPlane(Service):
         )
         self._accounts = Accounts(self._ledger, self._counters)
         self._reading = Reading(self._store, self._ledger, self._distributor, clock)
-        self._writing = Writing(self._store, self._committer, self._promotion, models_dir)
+        self._signing = Signing(
+            self._store,
+            self._committer,
+            self._distributor,
+            models_dir,
+            runtime_terms(environment.home),
+        )
+        self._writing = Writing(
+            self._store, self._committer, self._promotion, self._signing, models_dir
+        )
         self._naming = Naming(
             self._store,
             self._ledger,
@@ -87,6 +97,8 @@ class ControlPlane(Service):
             "verify": self._reading.verify,
             "diff": self._reading.diff,
             "status": self._reading.status,
+            "contracts": self._signing.contracts,
+            "contracts_sign": self._signing.sign,
             "snapshot": self._naming.snapshot,
             "trace": self._accounts.trace,
             "receipts": self._accounts.receipts,

@@ -14,6 +14,7 @@ from services.control_plane.changes import Author, Change
 from services.control_plane.commit_store import CommitStore
 from services.control_plane.committer import Committer
 from services.control_plane.promotion import Promotion
+from services.control_plane.signing import Signing
 from shared.packs import read_manifest
 from shared.rpc.server import Call
 
@@ -22,11 +23,17 @@ class Writing:
     """Each handler says what changes; `Committer` does the rest."""
 
     def __init__(
-        self, store: CommitStore, committer: Committer, promotion: Promotion, models_dir: Path
+        self,
+        store: CommitStore,
+        committer: Committer,
+        promotion: Promotion,
+        signing: Signing,
+        models_dir: Path,
     ) -> None:
         self._store = store
         self._committer = committer
         self._promotion = promotion
+        self._signing = signing
         self._models_dir = models_dir
 
     async def apply(self, call: Call) -> control.Applied:
@@ -83,6 +90,7 @@ class Writing:
             if call.wants_stream:
                 call.stream(step)
 
+        await self._signing.check_promotion(body.model, body.version)
         committed = await self._promotion.promote(
             body.model,
             body.version,
@@ -128,7 +136,7 @@ class Writing:
         def make(policies: PolicySet) -> Change:
             if versions.route_of(policies, model) != seen[0]:
                 raise MeshError("VERSION_CONFLICT", f"the route of {model} changed meanwhile")
-            return Change([previous])
+            return Change([previous], needs_sign_offs=False)
 
         committed = await self._committer.commit(make, author)
         return control.RolledBack(version=committed.version, commit=committed.commit)
@@ -148,7 +156,7 @@ class Writing:
 
         def make(policies: PolicySet) -> Change | None:
             changed, removed = versions.restore(policies, then)
-            return Change(changed, removed) if changed or removed else None
+            return Change(changed, removed, needs_sign_offs=False) if changed or removed else None
 
         committed = await self._committer.commit(make, author)
         return control.RolledBack(version=committed.version, commit=committed.commit)

@@ -14,8 +14,8 @@ from contracts.types import UNSET
 from services.data_fabric.config import features_max
 from services.data_fabric.refusal import Finding, ViewRefused
 from services.data_fabric.zones import FIRST_US, LAST_US, YEARS, is_zone
+from shared.view_headers import COMMENT
 
-_COMMENT = re.compile(r"\A\s*/\*[ \t]*mortise\b(.*?)\*/", re.DOTALL)
 _COLUMN = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _RANGED = ("int64", "float64", "timestamp")
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
@@ -29,7 +29,7 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 def read_header(text: str) -> ViewHeader:
     """The header of a view's text. Raises ViewRefused naming the line or the field."""
-    match = _COMMENT.match(text)
+    match = COMMENT.match(text)
     if match is None:
         raise ViewRefused.of("a view begins with a /* mortise … */ comment", 1)
     offset = text.count("\n", 0, match.start(1))

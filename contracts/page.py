@@ -1,28 +1,38 @@
-"""The system's whole contract as one page: business, technical, operational. Pure.
+"""The contract that every home begins with, as one page: business, technical, operational. Pure.
 
-Made from the same rows as `describe`; `digest` is what a sign-off names.
+Made from the same rows as `describe`. A home's own page (`services/control_plane/home_page.py`)
+puts its policies, models and views in their places.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from contracts.description import describe
 from contracts.errors import COMMON
-from contracts.infrastructure import BUILT_IN, FIELDS, terms_of
+from contracts.infrastructure import BUILT_IN, FIELDS, Resource, terms_of
 from contracts.methods import EVERY_SERVICE, SERVICES
-from contracts.policies import ServiceName, SlaSpec
+from contracts.policies import InfrastructureSpec, ServiceName, SlaSpec
 from contracts.stages import BUDGET_MS
 
+EVERY = "*"
+"""The name of a policy for every model."""
 Schema = dict[str, Any]
 Rows = dict[str, dict[str, dict[str, Any]]]
 """Service → method → its row as `describe` tells it."""
 
 
 def page(services: tuple[str, ...] = SERVICES) -> dict[str, Any]:
-    """The page as builtin values. What every service answers stands once, as `every_service`."""
+    """The built-in page as builtin values, and its digest."""
+    content = built_in(services)
+    return {"digest": digest_of(content), **content}
+
+
+def built_in(services: tuple[str, ...] = SERVICES) -> dict[str, Any]:
+    """What holds without a policy, model or view. What every service answers stands once, as
+    `every_service`."""
     described = {name: msgspec.to_builtins(describe(name)) for name in services}
     first = next(iter(described.values()))
     common = [row.name for row in EVERY_SERVICE]
@@ -30,9 +40,9 @@ def page(services: tuple[str, ...] = SERVICES) -> dict[str, Any]:
         service: {name: row for name, row in one["methods"].items() if name not in common}
         for service, one in described.items()
     }
-    content = {
+    return {
         "protocol_version": first["protocol_version"],
-        "business": {"sla": msgspec.to_builtins(SlaSpec()), "stage_budgets_ms": BUDGET_MS},
+        "business": {"sla": {EVERY: promises(SlaSpec())}, "stage_budgets_ms": BUDGET_MS},
         "technical": {
             "common_errors": list(COMMON),
             "services": _each(methods, _method),
@@ -41,11 +51,42 @@ def page(services: tuple[str, ...] = SERVICES) -> dict[str, Any]:
         },
         "operational": {
             "budgets": _each(methods, _budget),
-            "processes": {name: _processes(name) for name in BUILT_IN if name in services},
+            "processes": {name: process(name) for name in BUILT_IN if name in services},
             "limits": first["limits"],
         },
     }
-    return {"digest": _digest(content), **content}
+
+
+def promises(spec: SlaSpec) -> dict[str, Any]:
+    """What an `sla` policy promises to callers. Who signs is no promise; what processes may use
+    stands in the operational part."""
+    shown: dict[str, Any] = msgspec.to_builtins(spec)
+    return {
+        name: value for name, value in shown.items() if name not in ("infrastructure", "sign_offs")
+    }
+
+
+def process(
+    service: ServiceName,
+    spec: InfrastructureSpec | None = None,
+    home: Mapping[Resource, float] = {},
+) -> dict[str, Any]:
+    """What each process of a service may use, and what happens when it is too much."""
+    terms = terms_of(service, spec, home)
+    limits = {FIELDS[resource]: limit for resource, limit in terms.limits.items()}
+    return {
+        **limits,
+        "alarm_share": terms.alarm_share,
+        "over_share": terms.over_share,
+        "memory_reaction": terms.memory_reaction,
+        "shed_classes": list(terms.shed_classes),
+    }
+
+
+def digest_of(content: dict[str, Any]) -> str:
+    """sha256 over the canonical JSON (sorted keys, no spaces): what a sign-off names."""
+    encoded = msgspec.json.encode(content, order="sorted")
+    return "sha256:" + hashlib.sha256(encoded).hexdigest()
 
 
 def fields(schema: Schema) -> dict[str, str]:
@@ -116,13 +157,6 @@ def _budget(row: dict[str, Any]) -> dict[str, Any]:
     return {**row["budget"], "idempotent": row["idempotent"], "streaming": row["streaming"]}
 
 
-def _processes(service: ServiceName) -> dict[str, Any]:
-    """What each process of a service may use, and what happens when its memory is short."""
-    terms = terms_of(service, None, {})
-    limits = {FIELDS[resource]: limit for resource, limit in terms.limits.items()}
-    return {**limits, "memory_reaction": terms.memory_reaction}
-
-
 def _types(methods: Rows) -> dict[str, dict[str, str]]:
     """The structs inside requests, responses and items, by name."""
     roots = [
@@ -148,8 +182,3 @@ def _root(schema: Schema) -> Schema:
         return schema
     root: Schema = schema["$defs"][reference.rpartition("/")[2]]
     return root
-
-
-def _digest(content: dict[str, Any]) -> str:
-    encoded = msgspec.json.encode(content, order="sorted")
-    return "sha256:" + hashlib.sha256(encoded).hexdigest()
