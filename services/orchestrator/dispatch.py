@@ -17,6 +17,7 @@ from services.orchestrator.fairness import RiskClass
 from services.orchestrator.forecast import Forecast
 from services.orchestrator.observe import Observed
 from services.orchestrator.queue import Lane, Queue
+from services.orchestrator.replica import Replica
 from services.orchestrator.replicas import Replicas
 from services.orchestrator.request import Part
 from services.orchestrator.reserve import SHARED, sharing
@@ -61,6 +62,9 @@ class Dispatcher:
         self._observed = observed
         self._on_done = on_done
         self._on_failed = on_failed
+        self._kept_back: list[tuple[Replica, Lane, int, Sequence[RiskClass]]] = []
+        """Whose turn came, and only its lead has not, by the replica that they would go to. Leads
+        differ, and without this whoever has a longer one would take each place before them."""
         self._is_pump_due = False
         self._window_ends_s = _NEVER_S
         self._window: asyncio.TimerHandle | None = None
@@ -98,6 +102,8 @@ class Dispatcher:
 
     def _send_next(self, now_s: float) -> bool:
         """Send one batch of the first lane, in order of their turns, that may leave."""
+        if self._kept_back:
+            self._kept_back = []
         for lane in self.queue.waiting():
             if self.replicas.reservations:
                 if self._send_reserved(lane, now_s):
@@ -133,8 +139,25 @@ class Dispatcher:
         leaves_s = leaves_at(rows, lane.oldest_s(), lane.window, wanted_s)
         if leaves_s > now_s:
             lane.is_kept_back = leaves_s == wanted_s
+            if lane.is_kept_back:
+                self._kept_back.append((replica, lane, for_whom, only))
             self._wake_at(leaves_s, now_s)
             return False
+        for kept_for, earlier, whom, classes in self._kept_back:
+            if kept_for is replica:  # the one place is taken now: by whose turn it is
+                lane, for_whom, only = earlier, whom, classes
+                break
+        self._send_to(replica, lane, for_whom, only, now_s)
+        return True
+
+    def _send_to(
+        self,
+        replica: Replica,
+        lane: Lane,
+        for_whom: int,
+        only: Sequence[RiskClass],
+        now_s: float,
+    ) -> None:
         parts = self.queue.take(lane, now_s, only, is_apart=for_whom != SHARED)
         batch = Batch(lane.plan, parts, now_s)
         batch.was_kept_back, lane.is_kept_back = lane.is_kept_back, False
@@ -142,7 +165,6 @@ class Dispatcher:
         self.batches += 1
         self.retries.sent(len(parts), now_s)
         self.replicas.send(replica, batch, now_s)
-        return True
 
     def _wake_at(self, window_ends_s: float, now_s: float) -> None:
         """Look again when this window ends, unless an earlier one is waited for."""

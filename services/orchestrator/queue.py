@@ -80,6 +80,7 @@ class Queue:
         if not lane.parts:
             lane.turn = max(lane.turn, self._time)
             lane.arrivals.clear()
+            lane.is_kept_back = False  # those that were have ended: nothing is learnt from them
         part.where = Where.QUEUE
         part.entered_s = now_s
         lane.push(part)
