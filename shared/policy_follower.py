@@ -120,7 +120,7 @@ class PolicyFollower:
         if self._role == "active":
             return
         self._role, self._on_disk, self._prepared = "active", None, None
-        self._stream.restart()
+        self._stream.renew()
         self.report_now()
 
     def report_now(self) -> None:

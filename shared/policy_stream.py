@@ -33,28 +33,39 @@ class PolicyStream:
         self._client = client
         self._body = body
         self._call: asyncio.Task[Any] | None = None
+        self._successor: asyncio.Task[Any] | None = None
         self._pause_s = _pause_s_min
 
     def restart(self) -> None:
         """End the subscription and make a new one, which begins with the version in force."""
-        if self._call is not None:
-            self._call.cancel()
+        for call in (self._call, self._successor):
+            if call is not None:
+                call.cancel()
+
+    def renew(self) -> None:
+        """Make a new subscription in place of the one there is, with no moment in which there is
+        none: a push would take this instance for lost. The control plane ends the old one."""
+        if self._call is not None and self._successor is None:
+            self._successor = self._ask()
 
     async def run(self) -> None:
         """Subscribe until cancelled."""
         while True:
             log.debug("policy_stream_ended", reason=await self._subscribe())
+            if self._successor is not None and not self._successor.cancelled():
+                continue
             await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
             self._pause_s = min(2 * self._pause_s, _pause_s_max)
 
     async def _subscribe(self) -> str:
         """One subscription, from the wait for a connection to its end; why it ended."""
-        call = asyncio.ensure_future(
-            self._client.call("subscribe", self._body(), on_item=self._put)
-        )
+        call, self._successor = self._successor or self._ask(), None
         self._call = call
         try:
             await asyncio.wait({call})
+        except asyncio.CancelledError:
+            self.restart()  # nothing of it outlives this task
+            raise
         finally:
             self._call = None
             call.cancel()
@@ -64,6 +75,11 @@ class PolicyStream:
             return str(call.result().reason)
         except MeshError as error:
             return str(error)
+
+    def _ask(self) -> asyncio.Task[Any]:
+        return asyncio.create_task(
+            self._client.call("subscribe", self._body(), on_item=self._put), name="subscribe"
+        )
 
     def _put(self, item: PolicyItem) -> None:
         self._pause_s = _pause_s_min

@@ -219,6 +219,19 @@ async def test_a_standby_follows_but_is_not_required(plane: Any, until: Any) -> 
     assert _row(await plane.call("status", Empty()), standby._environment.instance).active == 2
 
 
+async def test_a_commit_while_a_standby_is_promoted_is_not_rejected(plane: Any) -> None:
+    """Its subscription is renewed without a gap, so that it is connected from the moment at which
+    it is required; commits come one after the other meanwhile."""
+    standby = await plane.follow("data_fabric", standby=True)
+    promotion = asyncio.get_running_loop().call_later(0.02, standby.promoted)
+    version = 1
+    while promotion.when() + 0.1 > asyncio.get_running_loop().time():
+        version += 1
+        applied = await plane.call("apply", apply(batching(version)))
+        assert (applied.version, applied.fenced) == (version, [])
+    assert standby.current.version == version
+
+
 async def test_a_standby_is_told_only_what_is_in_force(plane: Any, until: Any) -> None:
     """It gets no prepare, and the whole set once everybody required has it; every item names the
     trace of the call."""
