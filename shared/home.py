@@ -236,6 +236,11 @@ class Home:
         return self.state_dir / "fabric"
 
     @property
+    def sla_path(self) -> Path:
+        """The rolling windows of the SLAs."""
+        return self.state_dir / "sla.msgpack"
+
+    @property
     def models_dir(self) -> Path:
         """Packs, one folder per digest."""
         return self.path / "models"

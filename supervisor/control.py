@@ -1,7 +1,7 @@
-"""`supervisor.sock`: status, stop, planned restarts, how many runtimes; for the home's owner alone.
+"""`supervisor.sock`: status, SLAs, stop, planned restarts, how many runtimes; for the owner alone.
 
 One JSON object a line in, one a line out. Not part of the mesh's public contract: the commands
-`mortise start | stop | status` are.
+`mortise start | stop | status | sla` are.
 """
 
 import asyncio
@@ -86,6 +86,8 @@ class Control:
             now_s = self._clock.monotonic()
             home, run_dir = str(self._home.path), str(self._home.run_dir)
             return {"status": msgspec.to_builtins(status_of(self._mesh, home, run_dir, now_s))}
+        if command.do == "sla":
+            return {"sla": msgspec.to_builtins(await self._mesh.sla.report())}
         if command.do == "stop":
             log.info("stop_asked")
             self._on_stop()
@@ -94,7 +96,7 @@ class Control:
             return await self._restart(command)
         if command.do == "replicas":
             return await self._replicas.ask(command.count)
-        return {"error": f"unknown command {command.do!r}: status, stop, restart, replicas"}
+        return {"error": f"unknown command {command.do!r}: status, sla, stop, restart, replicas"}
 
     async def _restart(self, command: Command) -> dict[str, Any]:
         slot = self._mesh.slot(command.service, command.index)

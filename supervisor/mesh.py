@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from contracts.service import Health
+from contracts.service import Health, Metrics
 from shared import logs
 from shared.clock import Clock
 from shared.home import Home, socket_path
@@ -18,6 +18,7 @@ from supervisor.priorities import Priorities
 from supervisor.probe import Probe
 from supervisor.reaper import Reaper
 from supervisor.replacement import replace
+from supervisor.sla import Sla
 from supervisor.slot import Slot
 from supervisor.sockets import Listeners
 from supervisor.spec import ChildSpec, MeshSpec
@@ -60,12 +61,13 @@ class Mesh:
         self._watch = Watch(
             spec.patience, self.slots, self.template, self._launcher, self._reaper, clock
         )
-        policy_dir = Home(surroundings.home).policy_dir
-        in_force = InForce(policy_dir, surroundings.config.runtime)
+        home = Home(surroundings.home)
+        in_force = InForce(home.policy_dir, surroundings.config.runtime)
         self.priorities = Priorities(self.slots, in_force, Cgroups.find(), self.replace)
         self.measuring = Measuring(
             self.slots, in_force, clock, self._edge_version, self.priorities.look
         )
+        self.sla = Sla(self._edge_metrics, in_force, home.sla_path, home.models_dir, clock)
 
     def start(self) -> None:
         """Start every child; standbys follow once all are up."""
@@ -75,6 +77,7 @@ class Mesh:
             slot.fill()
         self._watch.start()
         self.measuring.start()
+        self.sla.start()
 
     def slot(self, service: str, index: int = 0) -> Slot | None:
         """The place of one service, or None."""
@@ -108,6 +111,8 @@ class Mesh:
     async def replace(self, slot: Slot, trace_id: str) -> str | None:
         """Planned replacement of one child; None, or why it did not succeed."""
         slot.trace_id = trace_id
+        if slot.spec.service == EDGE:
+            await self.sla.look()  # its counts go with it
         if slot.spec.is_forked and self.template is not None:
             self.template.trace_id = trace_id
             reason = await self._renew_template(self.template)
@@ -134,6 +139,7 @@ class Mesh:
         self._watch.close()
         self.measuring.close()
         self.priorities.close()
+        await self.sla.close()
         self._listeners.close(EDGE, 0)
         await drain(self.slots, self.template, self._reaper)
         for probe in self.probes.values():
@@ -145,6 +151,13 @@ class Mesh:
         edge = self.slot(EDGE)
         health = None if edge is None else self.health(edge)
         return None if health is None else health.policy_version
+
+    async def _edge_metrics(self) -> Metrics | None:
+        """What the edge counted; None when it does not answer."""
+        edge = self.slot(EDGE)
+        if edge is None or edge.condition != "up":
+            return None
+        return await self.probes[edge.spec.label].metrics()
 
     def _make_template(self, trace_id: str) -> Template | None:
         if self.spec.template is None:

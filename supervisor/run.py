@@ -19,6 +19,7 @@ from supervisor import control
 from supervisor.control import Command
 from supervisor.doctor import Finding, doctor
 from supervisor.serve import say_stdout, serve
+from supervisor.sla import Report
 from supervisor.sockets import AlreadyRunning, holder, is_held, left_run_dir
 from supervisor.spec import drain_s
 from supervisor.status import MeshStatus
@@ -26,7 +27,7 @@ from supervisor.tree import tree
 
 __all__ = [
     "Finding", "HomeError", "NotRunning", "UnknownChild", "check_home", "doctor", "replicas",
-    "restart", "start", "status", "stop",
+    "restart", "sla", "start", "status", "stop",
 ]  # fmt: skip
 
 READY_VARIABLE = "MORTISE_READY"
@@ -105,6 +106,16 @@ def status(home: Path) -> dict[str, Any]:
     except (FileNotFoundError, ConnectionError):  # before the start, or after the end
         return {"running": True, "state": "changing", "home": str(place.path), "children": []}
     return dict(msgspec.to_builtins(msgspec.convert(answer["status"], MeshStatus)))
+
+
+def sla(home: Path) -> dict[str, Any]:
+    """What was promised and kept in every window (`supervisor.sla.Report` as a map). Raises
+    NotRunning, or OSError when the supervisor does not answer."""
+    run_dir = run_dir_of(Home(home))
+    if not is_held(run_dir):
+        raise NotRunning(home)
+    answer = control.ask(run_dir, Command("sla"), ask_s_max)
+    return dict(msgspec.to_builtins(msgspec.convert(answer["sla"], Report)))
 
 
 def restart(home: Path, service: str, index: int = 0) -> int:

@@ -75,6 +75,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
             "snapshot": "The combination in force: data × model × infrastructure × policy.",
         },
     ),
+    "Promises": ("sla", {"sla": "What was promised and kept, over rolling windows."}),
     "Measurements": (
         "",
         {"bench": "Load-test a model against its contract; soak: look for leaks."},
@@ -83,7 +84,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
     "Contracts": (
         "",
         {
-            "contracts": "The contracts of every socket: show, check, verify.",
+            "contracts": "The contracts: show, sign, check, verify.",
             "features": "The contracts of feature views: show.",
         },
     ),
