@@ -9,8 +9,9 @@ from shared import logs
 from supervisor.sla_windows import Kept
 
 log = logs.get("supervisor.sla_file")
-file_bytes_max = 64 * 1024 * 1024
-"""64 models with 200 counts each in every bucket are 50 MiB; a longer file is not ours."""
+file_bytes_max = 128 * 1024 * 1024
+"""64 models with all 186 counts of 25 bytes in each of 279 buckets are 80 MiB; a longer file is not
+ours. Three models have half a MiB."""
 _FORMAT = 1
 
 

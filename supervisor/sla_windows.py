@@ -39,7 +39,7 @@ BUCKETS_MAX = {
     for width_s in {window.width_s for window in WINDOWS}
 }
 """By width: 61 minutes, 97 quarters of an hour, 121 quarters of a day."""
-assert sum(BUCKETS_MAX.values()) < 300, "with models_max and 200 counts each the file stays small"
+assert sum(BUCKETS_MAX.values()) < 300, "with models_max the file is within its file_bytes_max"
 
 
 class Kept(msgspec.Struct):

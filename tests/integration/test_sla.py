@@ -84,13 +84,17 @@ def test_windows_survive_a_kill_of_who_counts_and_of_who_keeps_them() -> None:
         wait_for(lambda: command(mesh)[1]["promises"][1]["target"] == 4_000.0)
         code, row = command(mesh, "--window", "5m")
         assert (code, row["requests"], row["callers_own"], row["errors"]) == (0, 5, 2, {})
+        run.restart(mesh.home, "orchestrator")
+        assert ask(mesh, 2) == ["ok"] * 2
+        assert command(mesh, "--window", "1h")[1]["requests"] == 7
+        wait_for(lambda: orchestrator_pid(mesh) is not None)
         killed = orchestrator_pid(mesh)
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
         wait_for(lambda: orchestrator_pid(mesh) not in (None, killed))
         assert ask(mesh, 3) == ["ok"] * 3
         code, row = command(mesh, "--window", "30d")
-        assert (code, row["requests"], row["callers_own"]) == (0, 8, 2)
+        assert (code, row["requests"], row["callers_own"]) == (0, 10, 2)
         os.kill(mesh.pid, signal.SIGKILL)
         wait_for(lambda: not run.status(mesh.home)["running"])
         mortise("start", "--detach", "--home", mesh.home)
@@ -99,7 +103,7 @@ def test_windows_survive_a_kill_of_who_counts_and_of_who_keeps_them() -> None:
             apply_sla(mesh, {"p99_ms": 0.001, "stages": {}})
             wait_for(lambda: command(mesh)[1]["promises"][1]["target"] == 0.001)
             code, row = command(mesh)
-            assert (code, row["requests"], row["callers_own"]) == (1, 9, 2)
+            assert (code, row["requests"], row["callers_own"]) == (1, 11, 2)
             assert row["missed"] == ["p99"]
         finally:
             mortise("stop", "--home", mesh.home)

@@ -1,5 +1,8 @@
 """What was promised, and whether it was kept."""
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -64,6 +67,14 @@ def test_every_error_counts_or_is_the_callers_own(name: str) -> None:
     assert (row.requests, row.callers_own) == ((0, 3) if name in CALLERS_OWN else (3, 0))
     counted = {"OVERLOADED", "DEADLINE_EXCEEDED", "UNAVAILABLE", "FEATURE_STALE", "MODEL_NOT_READY"}
     assert not counted & CALLERS_OWN
+
+
+def test_the_page_names_the_callers_own_errors() -> None:
+    """Every one, where an operator reads what counts."""
+    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
+    line = next(line for line in page.splitlines() if line.startswith("| `requests` |"))
+    named = line.partition("which are ")[2].partition(" (`callers_own`")[0]
+    assert set(re.split(", | and ", named)) == CALLERS_OWN
 
 
 def test_an_error_of_a_newer_orchestrator_counts() -> None:
