@@ -299,7 +299,9 @@ def test_every_command_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` and `--home` are options of each, sub-commands included."""
     lines = [[name] for _, commands in COMMANDS.values() for name in commands]
     lines = [line for line in lines if line not in (["contracts"], ["features"])]
-    lines += [["contracts", name] for name in ("show", "check", "verify")] + [["features", "show"]]
+    lines += [["contracts", name] for name in ("show", "sign", "check", "verify")] + [
+        ["features", "show"]
+    ]
     for line in lines:
         run([*line, "--help"])
         shown = capsys.readouterr().out

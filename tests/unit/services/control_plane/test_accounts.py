@@ -141,7 +141,7 @@ async def test_another_tenants_trace_is_unknown(plane: Any, tmp_path: Path) -> N
 async def test_a_snapshot_has_exactly_four_members(plane: Any) -> None:
     """`.ai-version`: data, model, infra, policy; their digest is the combination's."""
     snapshot = await plane.call("snapshot", control.SnapshotRequest())
-    assert set(snapshot.versions) == {"tiny", "sleepy"}
+    assert set(snapshot.versions) == {"tiny", "sleepy", "wordy"}
     for name, version in snapshot.versions.items():
         assert list(msgspec.to_builtins(version)) == ["data", "model", "infra", "policy"]
         assert snapshot.combinations[name].lineage.snapshot == snapshot_digest(version)
