@@ -17,9 +17,11 @@ OTHER = "other"
 _NEVER_US = 2**61
 """More than any time, and still a small number in a compiled module."""
 SECONDS_BUCKETS = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0,
+    2.5, 5.0,
 )  # fmt: skip
-"""Upper bounds for durations in seconds."""
+"""Upper bounds for durations in seconds; the default SLA is one of them, so it is decided
+exactly."""
 
 
 class Value:

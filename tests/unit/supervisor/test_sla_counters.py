@@ -30,7 +30,7 @@ def test_every_metric_that_an_sla_needs_is_read() -> None:
     found = totals_of(observed.collect())
     tiny = found["tiny"]
     assert tiny["end ok"] == tiny["end FORWARD_FAILED"] == tiny["end OVERLOADED"] == 1
-    assert tiny["time 0.25"] == tiny["stage forward 0.1"] == tiny["features stale"] == 1
+    assert tiny["time 0.15"] == tiny["stage forward 0.1"] == tiny["features stale"] == 1
     assert {name: n for name, n in tiny.items() if name.startswith("over")} == {
         "over queue": 1,
         "over forward": 1,
