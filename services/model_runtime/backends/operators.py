@@ -109,6 +109,11 @@ PINNED: Mapping[str, tuple[int, str, Scalar]] = {
 draw random numbers or write running statistics into the weights."""
 ABSENT_IS_PINNED = frozenset({"aten.scaled_dot_product_attention.default"})
 """Those whose default is the pinned value."""
+REFUSED_WORDS: Mapping[str, str] = {
+    f"aten.div.{overload}": "trunc" for overload in ("Tensor_mode", "Scalar_mode")
+}
+"""Of whole numbers it divides with the processor's instruction, which ends the process (SIGFPE)
+when the smallest number is divided by −1: any request could do that. "floor" is guarded."""
 KEYWORDS_LEFT_OUT = frozenset({"device", "layout", "pin_memory", "requires_grad", "non_blocking"})
 """Where values lie is the backend's to choose; no program says it."""
 
@@ -148,6 +153,29 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
 """Of sizes: functions over numbers; no expression is ever parsed."""
 
 
+def _checked_batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`_native_batch_norm_legit_no_training` by the operator that calls the same kernel: its own
+    reads beyond a weight or statistic that is too short, memory that held other requests."""
+    normal = torch.ops.aten.batch_norm.default(
+        x, weight, bias, mean, variance, False, momentum, eps, False
+    )
+    return normal, x.new_zeros(0), x.new_zeros(0)
+
+
+CHECKED: Mapping[str, Callable[..., Any]] = {
+    "aten._native_batch_norm_legit_no_training.default": _checked_batch_norm,
+}
+"""What is called in place of an operator that trusts its caller."""
+
+
 def is_allowed(name: str) -> bool:
     """Whether a program may call this operator."""
     return name in ATEN or name in MEASURES or name in ARITHMETIC
@@ -156,9 +184,9 @@ def is_allowed(name: str) -> bool:
 def resolve(name: str) -> Callable[..., Any]:
     """The function of an allowed operator. Raises LookupError for one that this torch lacks."""
     assert is_allowed(name), "checked before"
-    size = MEASURES.get(name) or ARITHMETIC.get(name)
-    if size is not None:
-        return size
+    ours = MEASURES.get(name) or ARITHMETIC.get(name) or CHECKED.get(name)
+    if ours is not None:
+        return ours
     _, packet, overload = name.split(".")
     try:
         found: Callable[..., Any] = getattr(getattr(torch.ops.aten, packet), overload)

@@ -27,6 +27,7 @@ from services.model_runtime.backends.operators import (
     KEYWORDS_LEFT_OUT,
     MEASURES,
     PINNED,
+    REFUSED_WORDS,
     is_allowed,
 )
 
@@ -180,6 +181,9 @@ def _call_fault(node: ProgramNode, given: Mapping[str, bool]) -> str | None:
         return _numbers_fault(node, given)
     if node.operator in MEASURES:
         return _measure_fault(node, given)
+    word = REFUSED_WORDS.get(node.operator)
+    if word in atoms and word is not None:
+        return f"{word!r} is not allowed: of whole numbers it can end the process; trunc(a / b)"
     return _pinned_fault(node)
 
 

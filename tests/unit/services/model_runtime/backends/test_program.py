@@ -108,6 +108,25 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         ),
         "training is 1, only False",
     ),
+    "a division that can end the process": (
+        set_node(
+            1,
+            operator="aten.div.Tensor_mode",
+            arguments=[X, X],
+            keywords={"rounding_mode": "trunc"},
+        ),
+        "'trunc' is not allowed: of whole numbers it can end the process; trunc(a / b)",
+    ),
+    "statistics that are too short": (
+        lambda p: p["nodes"].append(
+            {
+                "operator": "aten._native_batch_norm_legit_no_training.default",
+                "arguments": [X, None, None, *[value("p_last_bias")] * 2, 0.1, 1e-5],
+                "output": ["normal", "", ""],
+            }
+        ),
+        "RuntimeError: running_mean should contain 64 elements not 2",
+    ),
     "a device": (set_node(1, keywords={"device": "cuda"}), "keyword 'device' is the backend's"),
     "a value that is not there": (
         set_node(1, arguments=[value("nowhere")]),
@@ -297,6 +316,20 @@ def test_every_operator_exists_computes_afresh_and_draws_nothing() -> None:
         if name in ABSENT_IS_PINNED:
             assert schema.arguments[place].default_value == fixed
     assert all(callable(resolve(name)) for name in (*ARITHMETIC, *MEASURES))
+
+
+def test_the_checked_batch_norm_gives_the_operators_own_bits() -> None:
+    """What stands in for the unchecked operator is the same kernel."""
+    name = "_native_batch_norm_legit_no_training"
+    torch.manual_seed(1)
+    for shape in ((3, 5), (2, 5, 7), (2, 5, 4, 4)):
+        x, (weight, bias, mean) = torch.randn(shape), torch.randn(3, 5)
+        variance = torch.rand(5)
+        for given in ((weight, bias), (None, None)):
+            arguments = (x, *given, mean, variance, 0.1, 1e-5)
+            own = getattr(torch.ops.aten, name).default(*arguments)
+            ours = resolve(f"aten.{name}.default")(*arguments)
+            assert all(torch.equal(one, other) for one, other in zip(own, ours, strict=True))
 
 
 def test_an_operator_that_this_torch_lacks_is_said_so(
