@@ -139,7 +139,7 @@ class Work:
     """An admitted request under the policies of `table`. `outputs` are the indices of those of the
     contract's outputs that it wants, `bytes` the size of its input, `reserved_bytes` that of its
     receipt; `slot` is the wheel's. `probes` is the half-open breaker that it probes for, `shadow`
-    the version that gets a copy of it; `tokens` counts the ids of a token model's rows."""
+    the version that gets a copy of it; `tokens` counts the ids that are billed."""
 
     outcome: Outcome | None = None
     tokens = 0

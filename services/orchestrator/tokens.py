@@ -3,7 +3,7 @@ to a batch. Pure.
 
 Rows differ in length. They travel one after the other, and the runtime pads them to the longest of
 their batch, so what a batch costs are its rows times its longest one: that is what is counted
-against `tokens_max` and `tokens_split`. The ids that a caller sent are what is billed.
+against `tokens_max` and `tokens_split`. Billed are the ids that a caller sent and did not mask.
 """
 
 from array import array
@@ -38,8 +38,8 @@ class Span(NamedTuple):
 
 
 class TokenRows(NamedTuple):
-    """What a request's rows come to: their lengths, `tokens` ids in all, what they are charged,
-    and how they are divided."""
+    """What a request's rows come to: their lengths, `tokens` ids that its mask counts, what they
+    are charged, and how they are divided."""
 
     lengths: list[int]
     tokens: int
@@ -135,7 +135,9 @@ def divide_tokens(body: InferenceRequest, plan: ModelPlan, window: Window) -> To
             details={"tokens_max": window.tokens_max, "received": longest},
         )
     spans = cut_rows(lengths, plan.answer_row_bytes, window)
-    return TokenRows(lengths, sum(lengths), sum([span.charge for span in spans]), spans)
+    mask = body.attention_mask
+    tokens = sum(lengths) if mask is UNSET else sum(map(sum, mask))
+    return TokenRows(lengths, tokens, sum([span.charge for span in spans]), spans)
 
 
 def cut_rows(lengths: Sequence[int], answer_row_bytes: int, window: Window) -> list[Span]:
@@ -206,11 +208,15 @@ def _mask_of(part: Part) -> Bytes:
 
 
 def tokens_of_rows(work: Work, is_good: Sequence[bool]) -> int:
-    """The ids in a request's good rows."""
-    lengths: list[int] = []
+    """The ids in a request's good rows that its mask counts."""
+    counts: list[int] = []
     for part in work.parts:
-        lengths += part.lengths
-    return sum([length for length, good in zip(lengths, is_good, strict=True) if good])
+        mask = bytes(_mask_of(part))
+        begin = 0
+        for length in part.lengths:
+            counts.append(mask.count(1, begin, begin + length))
+            begin += length
+    return sum([count for count, good in zip(counts, is_good, strict=True) if good])
 
 
 def _invalid(message: str) -> MeshError:

@@ -193,3 +193,16 @@ def test_only_ids_of_good_rows_are_counted() -> None:
     """A row that failed is not billed."""
     work = admitted([1], [2] * 20, [3, 3])
     assert tokens_of_rows(work, [True, False, True]) == 3
+
+
+def test_ids_that_the_mask_leaves_out_are_not_billed() -> None:
+    """Padding that a caller sent himself: of a request, and of its good rows over several parts."""
+    rows: list[list[int]] = [[1, 2], [3, 0], [4] * 20]
+    mask = [[1, 1], [1, 0], [1] * 5 + [0] * 15]
+    body = request(*rows, attention_mask=mask)
+    assert divide_tokens(body, PLAN, ALONE).tokens == 8
+    work = admitted(*rows, attention_mask=mask)
+    assert len(work.parts) > 1
+    assert tokens_of_rows(work, [True, True, True]) == 8
+    assert tokens_of_rows(work, [False, True, True]) == 6
+    assert tokens_of_rows(work, [True, True, False]) == 3
