@@ -65,8 +65,9 @@ class ViewReference(Strict, frozen=True, kw_only=True):
 
 
 class ModelContract(Strict, frozen=True, kw_only=True):
-    """K5: what the model takes and gives. A classifier's `labels` are in the order of its output
-    columns; `actions` cover every risk level and label (a rule with probability_min 0 each)."""
+    """K5: what the model takes and gives. A classifier's first output are logits, of which the mesh
+    takes the softmax; its `labels` are in the order of their columns, and `actions` cover every
+    risk level and label (a rule with probability_min 0 each)."""
 
     name: Name
     task: Task

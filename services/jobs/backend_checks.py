@@ -25,6 +25,8 @@ TOLERANCE = 1e-5
 TOLERANCE_HALF = 2e-2
 """The same where weights are FP16 or BF16: BF16 has 8 bits of mantissa, a product is off by 2⁻⁹,
 and sums of products by a few times that."""
+sum_tolerance = 1e-4
+"""A row of numbers ≥ 0 whose sum is 1 within this is taken for probabilities."""
 _seed = 20130101
 _rows = 7
 _, MASK = TOKEN_INPUTS
@@ -99,6 +101,22 @@ def check_finite(subject: Subject) -> str | None:
     for output in subject.load().forward(subject.inputs(_rows), _rows):
         if output.dtype.kind == "f" and not np.isfinite(output).all():
             return "an output is not finite for finite inputs: every such reply would be refused"
+    return None
+
+
+def check_logits(subject: Subject) -> str | None:
+    """A classifier gives logits: the mesh takes their softmax, a second one would flatten them."""
+    contract = subject.manifest.contract
+    if contract.task != "classifier":
+        return None
+    scores = subject.load().forward(subject.inputs(_rows), _rows)[0].astype(np.float64)
+    if (scores >= 0.0).all() and (np.abs(scores.sum(axis=1) - 1.0) <= sum_tolerance).all():
+        return (
+            f"{contract.outputs[0].name} of all {_rows} rows is at least 0 and sums to 1: these are"
+            f" probabilities already, and the mesh takes the softmax of a classifier's first"
+            f" output; return the logits (leave the softmax out), or the logarithm of"
+            f" probabilities"
+        )
     return None
 
 
@@ -269,7 +287,9 @@ def check_other_threads(subject: Subject) -> str | None:
 
 
 def check_failures_pass(subject: Subject) -> str | None:
-    """A forward that cannot be raises, and the next one is as before."""
+    """After a forward that raised, the next one is as before. Inputs of a wrong rank or size are to
+    make it raise; one that computes them all the same is right too, since the runtime's
+    `Preprocess` lets none of them through."""
     backend = subject.load()
     inputs = subject.inputs(_rows)
     expected = [output.copy() for output in backend.forward(inputs, _rows)]
@@ -279,8 +299,6 @@ def check_failures_pass(subject: Subject) -> str | None:
     except Exception as error:  # noqa: BLE001 — any is right; that it passes is what is asked
         if isinstance(error, MeshError) and error.name not in ("FORWARD_FAILED", "OUTPUT_INVALID"):
             return f"inputs of a wrong shape raise {error.name}"
-    else:
-        return "inputs of a wrong shape are computed"
     for one, other in zip(expected, backend.forward(inputs, _rows), strict=True):
         if distance(one, other) > subject.tolerance:
             return "after a failed forward it gives other numbers"
@@ -334,6 +352,7 @@ def distance(one: Array, other: Array) -> float:
 CHECKS: Mapping[str, Callable[[Subject], str | None]] = {
     "shapes": check_shapes,
     "finite": check_finite,
+    "logits": check_logits,
     "determinism": check_determinism,
     "rows are alone": check_rows_are_alone,
     "padding": check_padding,

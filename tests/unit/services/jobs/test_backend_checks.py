@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -158,6 +160,26 @@ class Lenient(Right):
         return [inputs[0] * np.float32(2)]
 
 
+class Resentful(Right):
+    """Gives other numbers once a forward has failed."""
+
+    def forward(self, inputs: Sequence[Array], rows: int) -> list[Array]:
+        """Remembers the failure."""
+        if inputs[0].shape != (rows, 2):
+            self.tensors["failed"] = inputs[0]
+        (y,) = super().forward(inputs, rows)
+        return [y * np.float32(2) if "failed" in self.tensors else y]
+
+
+class Probable(Right):
+    """Ends in a softmax."""
+
+    def forward(self, inputs: Sequence[Array], rows: int) -> list[Array]:
+        """Probabilities."""
+        powers = np.exp(inputs[0] * np.float32(2))
+        return [powers / powers.sum(axis=1, keepdims=True)]
+
+
 class Clinging(Right):
     """Keeps its weights for ever."""
 
@@ -204,7 +226,7 @@ BREAKS: dict[str, type[Right]] = {
     "lanes": WrongLane,
     "cost": Cheaper,
     "other threads": Homely,
-    "failures pass": Lenient,
+    "failures pass": Resentful,
     "closing": Clinging,
     "reference": Mixing,
 }
@@ -216,6 +238,25 @@ def test_a_check_finds_what_it_is_for(check: str) -> None:
     assert CHECKS[check](subject(Right)) is None
     assert CHECKS[check](subject(BREAKS[check]))
     LEFT.clear()
+
+
+def test_a_model_that_computes_any_shape_is_no_fault() -> None:
+    """The runtime refuses other shapes before it: see `Preprocess`."""
+    assert CHECKS["failures pass"](subject(Lenient)) is None
+
+
+def test_a_classifier_that_gives_probabilities_is_refused() -> None:
+    """The mesh would take the softmax of them; of a tensor model they are what it gives."""
+    found = subject(Probable)
+    assert CHECKS["logits"](found) is None
+    contract = msgspec.structs.replace(
+        found.manifest.contract, task="classifier", labels=["no", "yes"]
+    )
+    found = replace(found, manifest=msgspec.structs.replace(found.manifest, contract=contract))
+    fault = CHECKS["logits"](found)
+    assert fault is not None
+    assert "y of all 7 rows is at least 0 and sums to 1" in fault
+    assert CHECKS["logits"](replace(found, kind=Right)) is None
 
 
 def test_the_first_fault_ends_the_run_with_the_checks_name() -> None:
