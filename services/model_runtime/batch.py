@@ -2,6 +2,7 @@
 
 from contracts.errors import MeshError
 from contracts.execution import Execute, Executed
+from contracts.limits import rows_per_request_max
 from services.model_runtime.generations import Generation
 from services.model_runtime.model import Model, Outcome
 from shared.rpc.server import Call
@@ -97,7 +98,8 @@ class Batch:
 
 def check_counts(work: Execute) -> None:
     """Raises MeshError INVALID_REQUEST unless there is one row count, risk level and deadline a
-    request, and every request has rows."""
+    request, every request has rows, and no more than `rows_per_request_max` are announced: rows
+    are counted one by one before anything looks at their data."""
     requests = len(work.rows)
     if not len(work.risk_levels) == len(work.deadlines_us) == requests:
         raise MeshError(
@@ -107,3 +109,9 @@ def check_counts(work: Execute) -> None:
         )
     if min(work.rows) < 1:
         raise MeshError("INVALID_REQUEST", f"a request has {min(work.rows)} rows")
+    if sum(work.rows) > rows_per_request_max:
+        raise MeshError(
+            "INVALID_REQUEST",
+            f"the batch has {sum(work.rows)} rows, rows_per_request_max is {rows_per_request_max};"
+            " send fewer at once",
+        )

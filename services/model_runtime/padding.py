@@ -33,10 +33,15 @@ class TokenPreprocess:
 
         Raises INVALID_REQUEST when lengths and tensors do not fit each other.
         """
-        lengths = np.array(batch.lengths, np.int64)
-        if len(lengths) != rows or lengths.min(initial=1) < 1:
-            raise _invalid(batch, f"{rows} rows have the lengths {batch.lengths[:8]}")
-        flat = _flat(batch, int(lengths.sum()))
+        given, row_tokens_max = batch.lengths, self._tokens.row_tokens_max
+        if len(given) != rows or min(given) < 1:
+            raise _invalid(batch, f"{rows} rows have the lengths {given[:8]}")
+        if max(given) > row_tokens_max:  # one such row would make all the others as long
+            raise _invalid(
+                batch, f"a row of {max(given)} ids, row_tokens_max is {row_tokens_max}; shorten it"
+            )
+        flat = _flat(batch, sum(given))
+        lengths = np.array(given, np.int64)
         longest = int(lengths.max())
         places = np.arange(longest)
         if self._tokens.pad_side == "right":

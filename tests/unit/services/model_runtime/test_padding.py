@@ -93,6 +93,10 @@ def test_a_model_without_a_mask_gets_ids_alone() -> None:
         ({"lengths": [2]}, r"2 rows have the lengths \[2\]"),
         ({"lengths": [3, 0]}, r"2 rows have the lengths \[3, 0\]"),
         ({"lengths": [2, 2]}, r"input_ids INT32 \[4\] as bin is expected, received INT32 \[3\]"),
+        ({"lengths": [2, 2**64 - 1]}, "a row of 18446744073709551615 ids, row_tokens_max is 100"),
+        ({"lengths": [2**63, 2**63]}, "row_tokens_max is 100; shorten it"),
+        ({"lengths": [1, 101]}, "a row of 101 ids, row_tokens_max is 100; shorten it"),
+        ({"lengths": []}, r"2 rows have the lengths \[\]"),
         ({"tensors": []}, "input_ids and attention_mask are expected"),
     ],
 )
