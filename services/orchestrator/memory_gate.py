@@ -30,9 +30,9 @@ class MemoryGate:
         self._until_s = now_s + forget_s
         self.is_shut = bool(self._classes)
 
-    def reasons(self) -> list[str]:
+    def reasons(self, now_s: float) -> list[str]:
         """Why this process serves less, if it does."""
-        if not self.is_shut:
+        if not self.is_shut or now_s >= self._until_s:
             return []
         classes = ", ".join(map(str, sorted(self._classes)))
         return [f"memory is short, risk {classes} is shed: {self._reason}"]

@@ -162,7 +162,7 @@ class Orchestrator(Service):
         reasons = [f"{plan.name} {plan.version} is ready on no replica" for plan in missing]
         reasons += table.faults
         reasons += self.pipeline.breakers.reasons()
-        reasons += self.pipeline.memory_gate.reasons()
+        reasons += self.pipeline.memory_gate.reasons(self.environment.clock.monotonic())
         if any(plan.view for plan in routed) and not self.pipeline.features.is_there:
             reasons.append("the data fabric is away")
         if not self._shipper.is_reachable:

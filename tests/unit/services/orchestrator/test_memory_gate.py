@@ -20,7 +20,7 @@ def test_only_the_named_classes_are_refused_with_limit_and_received() -> None:
     assert "memory" in REASONS
     assert shed.value.retry_after_ms
     assert (gate.refused, gate.is_shut) == (1, True)
-    assert gate.reasons() == [f"memory is short, risk 3 is shed: {WHY}"]
+    assert gate.reasons(100.0) == [f"memory is short, risk 3 is shed: {WHY}"]
 
 
 def test_it_opens_when_it_is_over() -> None:
@@ -29,7 +29,7 @@ def test_it_opens_when_it_is_over() -> None:
     gate.tell([2, 3], WHY, 100.0)
     gate.tell([], "", 101.0)
     gate.check(3, 101.0)
-    assert (gate.is_shut, gate.refused, gate.reasons()) == (False, 0, [])
+    assert (gate.is_shut, gate.refused, gate.reasons(101.0)) == (False, 0, [])
 
 
 def test_what_is_not_told_again_is_forgotten() -> None:
@@ -38,5 +38,6 @@ def test_what_is_not_told_again_is_forgotten() -> None:
     gate.tell([3], WHY, 100.0)
     with pytest.raises(MeshError):
         gate.check(3, 100.0 + forget_s - 0.001)
+    assert gate.reasons(100.0 + forget_s) == [], "health forgets it without any request as well"
     gate.check(3, 100.0 + forget_s)
     assert not gate.is_shut
