@@ -28,13 +28,22 @@ Instant = Annotated[str, Meta(max_length=40)]
 Page = Annotated[int, Meta(ge=1, le=page_items_max)]
 
 
-class Apply(Strict, frozen=True, kw_only=True):
-    """`apply`: several policies in one commit; answered once active everywhere."""
+class PolicyKey(Strict, frozen=True, kw_only=True):
+    """Where a policy stands in the set: its kind and its name."""
 
-    policies: Annotated[list[Policy], Meta(min_length=1, max_length=policies_per_commit_max)]
+    kind: Label
+    name: Label
+
+
+class Apply(Strict, frozen=True, kw_only=True):
+    """`apply`: several policies put in, and others taken out (`remove`), in one commit; answered
+    once active everywhere. At least one of the two lists is not empty."""
+
+    policies: Annotated[list[Policy], Meta(max_length=policies_per_commit_max)]
     author: Label
     reason: Annotated[str, Meta(min_length=1, max_length=1_024)]
     expected_version: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    remove: Annotated[list[PolicyKey], Meta(max_length=policies_per_commit_max)] = []
 
 
 class Applied(Open, frozen=True, kw_only=True):

@@ -63,6 +63,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
         {
             "policies": "Every policy in force.",
             "apply": "Commit the policies of a file in one transaction.",
+            "remove": "Take a policy out of force.",
             "commits": "The log of commits.",
             "diff": "What changed between two policy versions.",
             "verify": "Walk the hash chain of the commits.",
@@ -134,7 +135,7 @@ def _run(arguments: list[str]) -> int:
         return error.code
     except MortiseError as error:
         more = {"code": error.code, "trace_id": error.trace_id, "details": error.details}
-        line = with_home(remedy(error), home)
+        line = with_home(remedy(error, *arguments[:1]), home)
         print_failure(error.name, error.message, line, is_json=is_json, **more)
         return EXIT_MESH_DOWN if isinstance(error, MeshDown) else EXIT_ERROR
     except KeyboardInterrupt:

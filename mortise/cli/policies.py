@@ -1,4 +1,4 @@
-"""`policies`, `apply`, `commits`, `diff`, `verify`: what is in force, and how it came to be."""
+"""`policies`, `apply`, `remove`, `commits`, `diff`, `verify`: what is in force, and how it came."""
 
 import tomllib
 from pathlib import Path
@@ -66,6 +66,40 @@ def apply(
         print_line(f"policy {answer.version} is active: {answer.commit}")
     else:
         print_line(f"nothing changed: policy {answer.version} has them already: {answer.commit}")
+    _show_fenced(answer)
+
+
+def remove(
+    kind: str,
+    name: str,
+    /,
+    *,
+    reason: str = "remove",
+    author: Annotated[str | None, Parameter(help="Default: your login name.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Take a policy out of force with a commit; done once active everywhere.
+
+    Args:
+        kind: the policy's kind, as `mortise policies` lists it: split, rule, limits, …
+        name: the policy's name
+    """
+    body: dict[str, Any] = {
+        "policies": [],
+        "remove": [{"kind": kind, "name": name}],
+        "author": author or author_name(),
+        "reason": reason,
+    }
+    with options.client("control_plane") as client:
+        answer = client.call("apply", body)
+    if options.json:
+        print_json(answer)
+        return
+    print_line(f"{kind} {name} is removed; policy {answer.version} is active: {answer.commit}")
+    _show_fenced(answer)
+
+
+def _show_fenced(answer: Record) -> None:
     for instance in answer.fenced:
         print_line(f"{instance} missed it and takes it before it serves")
 

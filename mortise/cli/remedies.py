@@ -10,9 +10,11 @@ from mortise.retry import MeshDown
 
 REMEDIES = {
     "TOKENIZER_INVALID_INPUT": "send valid UTF-8 text of 1..8,192 characters",
-    "INVALID_REQUEST": "the contract of every field: mortise contracts show",
+    "INVALID_REQUEST": (
+        "what the model takes: mortise contracts show MODEL; every field: mortise contracts show"
+    ),
     "METHOD_UNKNOWN": "the methods of every socket: mortise contracts show",
-    "INPUT_TOO_LONG": "shorten the input; the limit is in the model's contract: mortise models",
+    "INPUT_TOO_LONG": "shorten the input; the model's limits: mortise contracts show MODEL",
     "FEATURE_INVALID": "the contract of every column: mortise features show",
     "FEATURE_FROZEN": "try again after the hint; which features are frozen: mortise features show",
     "FEATURE_STALE": "bring the view's sources up to date; its SLA: mortise features show",
@@ -39,15 +41,28 @@ REMEDIES = {
     "INTERNAL": "a defect of ours; the log has it: mortise logs --trace TRACE_ID",
 }
 
+_MODEL_FILE = "correct model.toml; its keys, and what a model must keep to: docs/backends.md"
+OF_COMMAND = {
+    ("pack", "PACK_INVALID"): "change what the message names, and pack it again: docs/backends.md",
+    ("pack", "INVALID_REQUEST"): _MODEL_FILE,
+    ("apply", "INVALID_REQUEST"): "correct the file; each kind of policy: docs/policies.md",
+}
+"""Where a command's own step is nearer than that of `REMEDIES`."""
 
-def remedy(error: MortiseError) -> str:
+
+def remedy_of(name: str, command: str = "") -> str:
+    """The next step after an error of this name in this command."""
+    return OF_COMMAND.get((command, name)) or REMEDIES.get(name, "")
+
+
+def remedy(error: MortiseError, command: str = "") -> str:
     """The next step, with the error's own trace id where the step needs one."""
     if isinstance(error, MeshDown):
         return error.remedy
     if isinstance(error, DeadlineExceeded) and "hop" in error.details:
         stage = f" (stage {error.details['stage']})" if "stage" in error.details else ""
         return f"allow more time; it ran out at {error.details['hop']}{stage}: mortise status"
-    line = REMEDIES.get(error.name, "")
+    line = remedy_of(error.name, command)
     if error.name == "POLICY_REJECTED" and "roles" in error.details:
         pack = f" --pack {error.details['pack']}" if "pack" in error.details else ""
         line = f"what is to be signed: mortise contracts show{pack}"
@@ -60,7 +75,7 @@ def remedy(error: MortiseError) -> str:
 
 _COMMAND = re.compile(
     r"\bmortise (?:(?:contracts|features) \w+|start|stop|restart|status|doctor|call|models|pack"
-    r"|publish|promote|rollback|policies|apply|commits|diff|verify|trace|snapshot|logs)\b"
+    r"|publish|promote|rollback|policies|apply|remove|commits|diff|verify|trace|snapshot|logs)\b"
 )
 """All that take a home which exists."""
 

@@ -25,6 +25,7 @@ RULES: tuple[Callable[[Candidate], Iterator[Violation]], ...] = (
     rules_versions.routes_name_deployed_versions,
     rules_versions.fallbacks_end,
     rules_traffic.splits_are_whole,
+    rules_traffic.routes_stay_while_traffic_is_divided,
     rules_traffic.rules_do_one_thing,
     rules_traffic.rules_can_be_read,
     rules_traffic.rollouts_climb,

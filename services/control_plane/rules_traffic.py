@@ -11,6 +11,7 @@ from contracts.policies import (
     PriorityPolicy,
     RiskKey,
     RolloutPolicy,
+    RoutePolicy,
     RulePolicy,
     SlaPolicy,
     SplitPolicy,
@@ -46,6 +47,25 @@ def splits_are_whole(candidate: Candidate) -> Iterator[Violation]:
                     f"version {version}; deployed are {candidate.deployed_text(policy.name)}",
                     "deploy it first",
                 )
+
+
+def routes_stay_while_traffic_is_divided(candidate: Candidate) -> Iterator[Violation]:
+    """A route is not removed from under a split or a rule: requests would find no version."""
+    for before in candidate.before.policies:
+        if not isinstance(before, RoutePolicy) or before.name in candidate.routes:
+            continue
+        model = before.name
+        needing = [name_of(one) for one in candidate.each(SplitPolicy) if one.name == model]
+        needing += [
+            name_of(one) for one in candidate.each(RulePolicy) if one.spec.model_name == model
+        ]
+        if needing:
+            yield Violation(
+                name_of(before),
+                "a model with a split or a rule has a route",
+                f"its removal, while in force are {', '.join(needing)}",
+                f"remove {' and '.join(needing)} first, or in the same commit",
+            )
 
 
 def rules_do_one_thing(candidate: Candidate) -> Iterator[Violation]:

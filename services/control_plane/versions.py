@@ -1,4 +1,4 @@
-"""What publish, promote and rollback change in the policy set. Pure."""
+"""What apply, publish, promote and rollback change in the policy set. Pure."""
 
 import msgspec
 
@@ -21,6 +21,7 @@ from contracts.policies import (
 from contracts.types import UNSET
 from services.control_plane.candidate import versions_of
 from services.control_plane.chain import Key, key_of
+from services.control_plane.changes import Change
 
 
 def version_of(policies: PolicySet, model: str, digest: str) -> str | None:
@@ -130,6 +131,30 @@ def alias_to(policies: PolicySet, model: str, alias: str, version: str) -> Route
         return None
     aliases = {**route.spec.aliases, alias: version}
     return RoutePolicy(name=model, spec=msgspec.structs.replace(route.spec, aliases=aliases))
+
+
+def put_in_and_out(before: PolicySet, put: list[Policy], removed: list[Key]) -> Change | None:
+    """What `apply` changes; None when all is in force already. Raises POLICY_INVALID naming a
+    policy that is to be removed and is not in force, is named twice, or is put in as well."""
+    in_force = {key_of(policy): policy for policy in before.policies}
+    put_keys = {key_of(policy) for policy in put}
+    for place, (kind, name) in enumerate(removed):
+        if (kind, name) in put_keys or (kind, name) in removed[:place]:
+            raise MeshError(
+                "POLICY_INVALID",
+                f"{kind} {name}: a commit names a policy once; received it in remove and"
+                f" {'in policies' if (kind, name) in put_keys else 'again in remove'};"
+                " leave one of them out",
+            )
+        if (kind, name) not in in_force:
+            same = ", ".join(sorted(other for one, other in in_force if one == kind)) or "none"
+            raise MeshError(
+                "POLICY_INVALID",
+                f"{kind} {name}: only a policy in force can be removed; received {kind} {name},"
+                f" in force of this kind: {same}; look at: mortise policies",
+            )
+    is_same = all(in_force.get(key_of(policy)) == policy for policy in put)
+    return None if is_same and not removed else Change(put, removed)
 
 
 def restore(now: PolicySet, then: PolicySet) -> tuple[list[Policy], list[Key]]:

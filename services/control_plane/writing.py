@@ -6,7 +6,7 @@ from pathlib import Path
 from contracts import control
 from contracts.control import PromoteStep
 from contracts.errors import MeshError
-from contracts.policies import PolicySet, RoutePolicy, kind_of
+from contracts.policies import PolicySet, RoutePolicy
 from contracts.types import UNSET
 from services.control_plane import versions
 from services.control_plane.chain import Entry
@@ -37,18 +37,17 @@ class Writing:
         self._models_dir = models_dir
 
     async def apply(self, call: Call) -> control.Applied:
-        """Several policies in one commit; those that are in force already make none."""
+        """Several policies put in and taken out in one commit; those that are in force already
+        make none."""
         body: control.Apply = call.body
-
-        def make(before: PolicySet) -> Change | None:
-            in_force = {(kind_of(policy), policy.name): policy for policy in before.policies}
-            is_same = all(
-                in_force.get((kind_of(policy), policy.name)) == policy for policy in body.policies
+        removed = [(key.kind, key.name) for key in body.remove]
+        if not body.policies and not removed:
+            raise MeshError(
+                "INVALID_REQUEST",
+                "apply: policies or remove names at least one policy; received neither",
             )
-            return None if is_same else Change(body.policies)
-
         committed = await self._committer.commit(
-            make,
+            lambda before: versions.put_in_and_out(before, body.policies, removed),
             Author(body.author, body.reason, call.peer.uid, call.trace_id),
             expected_version=None if body.expected_version is UNSET else body.expected_version,
         )
@@ -116,13 +115,17 @@ class Writing:
 
     async def _roll_back_route(self, model: str, author: Author) -> control.RolledBack:
         def choose(entry: Entry) -> RoutePolicy | None:
+            """The newest state is the first seen, None once it is removed; then the first route
+            that differs from it."""
+            if not seen and ("route", model) in entry.removed:
+                seen.append(None)
             for policy in entry.changed:
                 if isinstance(policy, RoutePolicy) and policy.name == model:
                     seen.append(policy)
                     return policy if policy != seen[0] else None
             return None
 
-        seen: list[RoutePolicy] = []
+        seen: list[RoutePolicy | None] = []
         previous = await self._store.newest(choose)
         if not seen:
             raise MeshError("MODEL_UNKNOWN", f"{model} never had a route")

@@ -56,6 +56,17 @@ CALLS: dict[str, tuple[str, list[str], str, Any]] = {
         "rollback",
         {"model": "delay", "author": "me"},
     ),
+    "remove": (
+        "control_plane",
+        ["remove", "split", "delay", "--author", "me"],
+        "apply",
+        {
+            "policies": [],
+            "remove": [{"kind": "split", "name": "delay"}],
+            "author": "me",
+            "reason": "remove",
+        },
+    ),
     "rollback of the state": (
         "control_plane",
         ["rollback", "--to", "3"],
