@@ -145,12 +145,25 @@ class PromoteStep(Open, frozen=True, kw_only=True):
     detail: str | UnsetType = UNSET
 
 
+class Diverting(Open, frozen=True, kw_only=True):
+    """A policy in force that sends requests of the model to another version than its route;
+    `detail` says which and how many."""
+
+    kind: str
+    name: str
+    detail: str
+
+
 class Promoted(Open, frozen=True, kw_only=True):
-    """The route is active."""
+    """The route is active. `from_version` is the default before it (unset: there was none, or the
+    route led there already); `diverted_by` the policies that send requests elsewhere all the
+    same."""
 
     model: str
     version: Version
     policy_version: int
+    from_version: Version | UnsetType = UNSET
+    diverted_by: list[Diverting] = []
 
 
 class Rollback(Strict, frozen=True, kw_only=True):
@@ -163,10 +176,16 @@ class Rollback(Strict, frozen=True, kw_only=True):
 
 
 class RolledBack(Open, frozen=True, kw_only=True):
-    """The new commit that restores the old state."""
+    """The new commit that restores the old state. Of a model: `from_version` is the default that
+    its route led to, `to_version` the one it leads to now, and `diverted_by` the policies that
+    send requests elsewhere all the same."""
 
     version: int
     commit: Digest
+    model: str | UnsetType = UNSET
+    from_version: Version | UnsetType = UNSET
+    to_version: Version | UnsetType = UNSET
+    diverted_by: list[Diverting] = []
 
 
 class SnapshotRequest(Strict, frozen=True, kw_only=True):

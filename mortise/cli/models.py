@@ -10,6 +10,7 @@ from mortise.cli.failures import CommandError, UsageError
 from mortise.cli.jobs import run_job
 from mortise.cli.options import DEFAULTS, Options, Timeout, author_name
 from mortise.cli.output import print_json, print_line, print_table, progress
+from mortise.cli.remedies import remedy_of
 from mortise.result import Record
 
 
@@ -46,7 +47,8 @@ def pack(
     if out is not None and check:
         raise UsageError("--check makes nothing, so there is nothing for --out")
     if not source.exists():
-        raise CommandError("INVALID_REQUEST", f"{source}: no such file or folder")
+        name = "INVALID_REQUEST"
+        raise CommandError(name, f"{source}: no such file or folder", remedy_of(name, "pack"))
     arguments = [str(source)]
     if (options.path / SETTINGS).is_file():
         arguments += ["--home", str(options.path)]  # which says what backends there are
@@ -98,7 +100,11 @@ def promote(
     if options.json:
         print_json(answer)
     else:
-        print_line(f"{model} version {version} is active with policy {answer.policy_version}")
+        before = f" (before: version {answer.from_version})" if "from_version" in answer else ""
+        print_line(
+            f"{model} version {version} is active with policy {answer.policy_version}{before}"
+        )
+        _show_diverted(answer, options)
 
 
 def rollback(
@@ -110,6 +116,9 @@ def rollback(
 ) -> None:
     """Bring back a model's previous route, or with --to the whole state of a policy version.
 
+    A second rollback of a model undoes the first: it goes forward again to the version that was
+    withdrawn. To go further back, promote that version, or name a policy version with --to.
+
     Args:
         model: the model whose previous route comes back
     """
@@ -120,8 +129,34 @@ def rollback(
         answer = client.call("rollback", {**target, "author": author_name()})
     if options.json:
         print_json(answer)
-    else:
-        print_line(f"policy {answer.version} is active: {answer.commit}")
+        return
+    if "to_version" in answer:
+        _show_route(answer, options)
+    print_line(f"policy {answer.version} is active: {answer.commit}")
+    _show_diverted(answer, options)
+
+
+def _show_route(answer: Record, options: Options) -> None:
+    """Where a rolled back route leads now, and what the same command would do next."""
+    name, to_version = answer.model, answer.to_version
+    before = answer.get("from_version")
+    if before == to_version:
+        print_line(f"{name} has its previous route again; its default stays version {to_version}")
+        return
+    came = "its route was removed" if before is None else f"from version {before}"
+    print_line(f"{name} is back on version {to_version} ({came})")
+    if before is not None:
+        line = options.line(f"mortise rollback {name}")
+        print_line(f"forward again to version {before}: {line}")
+
+
+def _show_diverted(answer: Record, options: Options) -> None:
+    """The splits and rules that go on sending requests to other versions, and how to end it."""
+    for policy in answer.get("diverted_by", ()):
+        remove = options.line(f"mortise remove {policy.kind} {policy.name}")
+        change = options.line("mortise apply FILE")
+        print_line(f"but {policy.kind} {policy.name} still sends requests: {policy.detail}")
+        print_line(f"  → remove it: {remove}; or change it: {change}")
 
 
 def _show_step(step: Record) -> None:

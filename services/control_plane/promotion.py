@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from contracts.control import PromoteStep
+from contracts.control import Diverting, PromoteStep
 from contracts.errors import MeshError
 from contracts.inference import Models
 from contracts.policies import DeploymentPolicy, PolicySet
-from contracts.types import UNSET, Empty
+from contracts.types import UNSET, Empty, UnsetType
 from services.control_plane import versions
 from services.control_plane.changes import Author, Change, Committed
 from services.control_plane.committer import Committer
@@ -45,6 +45,16 @@ class _Deployed:
     before: DeploymentPolicy | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What a promotion came to: its commit, where the route led before (UNSET: nowhere else), and
+    which policies send requests elsewhere all the same."""
+
+    committed: Committed
+    from_version: str | UnsetType
+    diverted_by: list[Diverting]
+
+
 class Promotion:
     """Deploys and routes versions; on the loop's thread."""
 
@@ -65,12 +75,19 @@ class Promotion:
 
     async def promote(
         self, model: str, version: str, author: Author, deadline_s: float, tell: Tell
-    ) -> Committed:
+    ) -> "Routed":
         """Deploy, wait, route. Raises MODEL_UNKNOWN, MODEL_NOT_READY, and what a commit raises."""
+        diverted_by: list[Diverting] = []
+        routed_before: list[str] = []
 
         def route(policies: PolicySet) -> Change | None:
+            diverted_by[:] = versions.diverting(policies, model, version)
+            before = versions.route_of(policies, model)
             policy = versions.route_to(policies, model, version)
-            return None if policy is None else Change([policy])
+            if policy is None:
+                return None
+            routed_before[:] = [] if before is None else [before.spec.default]
+            return Change([policy])
 
         async with self._taken_back_on_failure(author) as deployed:
             await self._deploy(deployed, model, version, author, deadline_s, tell)
@@ -78,7 +95,7 @@ class Promotion:
             routing = author.because(f"route {model} to {version}")
             committed = await self._patiently(lambda: self._committer.commit(route, routing))
         tell(PromoteStep(step="active", detail=f"policy version {committed.version}"))
-        return committed
+        return Routed(committed, routed_before[0] if routed_before else UNSET, diverted_by)
 
     async def deploy(self, model: str, version: str, author: Author, deadline_s: float) -> None:
         """Have a published version ready on every instance that must have it."""

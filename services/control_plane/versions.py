@@ -2,8 +2,10 @@
 
 import msgspec
 
+from contracts.control import Diverting
 from contracts.errors import MeshError
 from contracts.policies import (
+    SLOTS,
     DeployedVersion,
     DeploymentPolicy,
     DeploymentSpec,
@@ -106,6 +108,30 @@ def named_versions(policies: PolicySet, model: str) -> set[str]:
         elif isinstance(policy, RolloutPolicy) and policy.name == model:
             named.add(policy.spec.version)
     return named
+
+
+def diverting(policies: PolicySet, model: str, version: str) -> list[Diverting]:
+    """The split and the rules that send requests of a model to other versions than this one."""
+    found = []
+    for policy in policies.policies:
+        if isinstance(policy, SplitPolicy) and policy.name == model:
+            others = {
+                other: slots
+                for other, slots in policy.spec.shares.items()
+                if other != version and slots
+            }
+            shares = ", ".join(
+                f"{slots * 100 / SLOTS:.6g} % to version {other}"
+                for other, slots in sorted(others.items(), key=lambda one: int(one[0]))
+            )
+            if others:
+                found.append(Diverting(kind="split", name=policy.name, detail=shares))
+        elif isinstance(policy, RulePolicy) and policy.spec.model_name == model:
+            then = policy.spec.then.version
+            if then is not UNSET and then != version:
+                detail = f"to version {then} when {policy.spec.when}"
+                found.append(Diverting(kind="rule", name=policy.name, detail=detail))
+    return found
 
 
 def route_to(policies: PolicySet, model: str, version: str) -> RoutePolicy | None:

@@ -90,7 +90,7 @@ class Writing:
                 call.stream(step)
 
         await self._signing.check_promotion(body.model, body.version)
-        committed = await self._promotion.promote(
+        promoted = await self._promotion.promote(
             body.model,
             body.version,
             Author(body.author, body.reason, call.peer.uid, call.trace_id),
@@ -98,7 +98,11 @@ class Writing:
             tell,
         )
         return control.Promoted(
-            model=body.model, version=body.version, policy_version=committed.version
+            model=body.model,
+            version=body.version,
+            policy_version=promoted.committed.version,
+            from_version=promoted.from_version,
+            diverted_by=promoted.diverted_by,
         )
 
     async def rollback(self, call: Call) -> control.RolledBack:
@@ -139,10 +143,19 @@ class Writing:
         def make(policies: PolicySet) -> Change:
             if versions.route_of(policies, model) != seen[0]:
                 raise MeshError("VERSION_CONFLICT", f"the route of {model} changed meanwhile")
+            diverted_by[:] = versions.diverting(policies, model, previous.spec.default)
             return Change([previous], needs_sign_offs=False)
 
+        diverted_by: list[control.Diverting] = []
         committed = await self._committer.commit(make, author)
-        return control.RolledBack(version=committed.version, commit=committed.commit)
+        return control.RolledBack(
+            version=committed.version,
+            commit=committed.commit,
+            model=model,
+            from_version=UNSET if seen[0] is None else seen[0].spec.default,
+            to_version=previous.spec.default,
+            diverted_by=diverted_by,
+        )
 
     async def _roll_back_all(
         self, version: int, author: Author, deadline_s: float

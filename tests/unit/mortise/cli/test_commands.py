@@ -478,3 +478,41 @@ def test_logs_of_an_unrecorded_trace_say_so(
     assert captured.out == ""
     assert f"no record has the trace id {TRACE}" in captured.err
     assert f"1 in access_sample_of, {access_sample_of:,}" in captured.err
+
+
+def test_a_rollback_says_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    """Model, from and to; what the next one does; the split that still sends requests elsewhere,
+    with the command that removes it."""
+    whole = sample(METHODS["control_plane"]["rollback"].response)
+    split = {"kind": "split", "name": "delay", "detail": "90 % to version 2"}
+    told = whole | {
+        "model": "delay", "from_version": "2", "to_version": "1", "diverted_by": [split],
+    }  # fmt: skip
+
+    def behaviour(number: int, frame: list[Any]) -> Iterable[Step]:
+        yield reply(frame, told)
+
+    with FakeServer(behaviour, service="control_plane") as server:
+        home = str(server.home)
+        assert run(["rollback", "delay", "--home", home]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "delay is back on version 1 (from version 2)"
+    assert lines[1] == f"forward again to version 2: mortise rollback --home {home} delay"
+    assert lines[3] == "but split delay still sends requests: 90 % to version 2"
+    assert f"mortise remove --home {home} split delay" in lines[4]
+
+
+def test_a_promotion_names_the_split_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is active, but not for everybody."""
+    whole = sample(METHODS["control_plane"]["promote"].response)
+    split = {"kind": "split", "name": "delay", "detail": "90 % to version 1"}
+
+    def behaviour(number: int, frame: list[Any]) -> Iterable[Step]:
+        yield reply(frame, whole | {"from_version": "1", "diverted_by": [split]})
+
+    with FakeServer(behaviour, service="control_plane") as server:
+        assert run(["promote", "delay", "2", "--home", str(server.home)]) == 0
+    shown = capsys.readouterr().out
+    assert "delay version 2 is active" in shown
+    assert "(before: version 1)" in shown
+    assert "but split delay still sends requests: 90 % to version 1" in shown

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from contracts import control
@@ -11,7 +12,7 @@ from contracts.errors import MeshError
 from contracts.inference import ModelRow, Models
 from contracts.methods import METHODS
 from contracts.pack import LoadedModel
-from contracts.policies import DeploymentPolicy, PolicySet
+from contracts.policies import DeploymentPolicy, Policy, PolicySet
 from contracts.types import UNSET, Empty
 from services.control_plane import promotion, versions
 from shared.access import Access
@@ -110,7 +111,9 @@ async def test_promotion_deploys_waits_and_routes(
     loads.says = {}
     follower.report_now()
     promoted = await call
-    assert promoted == control.Promoted(model="tiny", version="2", policy_version=4)
+    assert promoted == control.Promoted(
+        model="tiny", version="2", policy_version=4, from_version="1"
+    )
     assert steps[0].step == "deploying"
     assert [step.step for step in steps][-3:] == ["ready", "routing", "active"]
     policies = await in_force(plane)
@@ -317,3 +320,44 @@ async def test_rolling_the_whole_state_back(plane: Any, make_pack: Callable[...,
     again = await plane.call("rollback", control.Rollback(to=before))
     assert again.version == before
     assert (await plane.call("verify", Empty())).valid
+
+
+SPLIT = {"key": "trace", "salt": "s", "shares": {"1": 9_000_000, "2": 1_000_000}}
+RULE = {"model_name": "tiny", "order": 1, "when": "risk_level == 1", "then": {"version": "2"}}
+
+
+def policy(kind: str, name: str, spec: dict[str, Any]) -> Any:
+    """A policy from its written form."""
+    return msgspec.convert({"kind": kind, "name": name, "spec": spec}, type=Policy)
+
+
+async def test_a_split_that_goes_on_is_named(plane: Any, make_pack: Callable[..., str]) -> None:
+    """A promotion and a rollback say which split and rule send requests elsewhere, and how many."""
+    await runtime(plane, Loads())
+    await publish(plane, make_pack("second"))
+    first = await plane.call("promote", control.Promote(model="tiny", version="2"))
+    assert (first.from_version, first.diverted_by) == ("1", [])
+    both = [policy("split", "tiny", SPLIT), policy("rule", "first", RULE)]
+    await plane.call("apply", control.Apply(policies=both, author="me", reason="r"))
+    again = await plane.call("promote", control.Promote(model="tiny", version="2"))
+    assert again.from_version is UNSET, "the route led there already"
+    (split,) = again.diverted_by
+    assert (split.kind, split.name, split.detail) == ("split", "tiny", "90 % to version 1")
+    rolled = await plane.call("rollback", control.Rollback(model="tiny"))
+    found = {(one.kind, one.name): one.detail for one in rolled.diverted_by}
+    assert found == {
+        ("split", "tiny"): "10 % to version 2",
+        ("rule", "first"): "to version 2 when risk_level == 1",
+    }
+
+
+async def test_a_second_rollback_goes_forward_again(
+    plane: Any, make_pack: Callable[..., str]
+) -> None:
+    """Each says from which version to which the route went."""
+    await runtime(plane, Loads())
+    await publish(plane, make_pack("second"))
+    await plane.call("promote", control.Promote(model="tiny", version="2"))
+    for before, after in (("2", "1"), ("1", "2")):
+        rolled = await plane.call("rollback", control.Rollback(model="tiny"))
+        assert (rolled.model, rolled.from_version, rolled.to_version) == ("tiny", before, after)
