@@ -14,6 +14,7 @@ from contracts.methods import METHODS, SERVICES
 from contracts.page import page
 from mortise.addresses import SETTINGS, socket_path
 from mortise.cli.conformance import verify as verify_socket
+from mortise.cli.contract_parts import show_models, show_view
 from mortise.cli.contract_text import show_page, show_sign_offs
 from mortise.cli.failures import CommandError, UsageError
 from mortise.cli.options import DEFAULTS, Options, author_name
@@ -25,7 +26,7 @@ app = App(name="contracts", help="The contracts of every socket.")
 
 @app.command
 def show(
-    service: str | None = None,
+    subject: str | None = None,
     /,
     *,
     pack: Annotated[str | None, Parameter(help="As it will be with this staged pack.")] = None,
@@ -33,18 +34,28 @@ def show(
 ) -> None:
     """The whole contract of a running home on one page, as its owners sign it.
 
-    With a service, or where there is no home: what holds in every home.
+    With a model: what it takes and gives. With a service, or where there is no home: what holds in
+    every home.
 
     Args:
-        service: only this one
+        subject: only this model of the home, or this service
     """
-    if service is not None and service not in METHODS:
-        raise UsageError(f"no service {service!r}; there are {', '.join(SERVICES)}")
-    if service is not None or not (pack or options.home or (options.path / SETTINGS).is_file()):
-        _show_built_in(SERVICES if service is None else (service,), options)
+    if subject in METHODS:
+        _show_built_in((subject,), options)
+        return
+    if not (pack or options.home or (options.path / SETTINGS).is_file()):
+        if subject is not None:
+            raise UsageError(
+                f"no service {subject!r}; there are {', '.join(SERVICES)}; for a model name its"
+                f" home: --home"
+            )
+        _show_built_in(SERVICES, options)
         return
     with options.client("control_plane") as client:
         answer = client.call("contracts", _of(pack)).to_builtin()
+    if subject is not None:
+        _show_model(subject, answer["page"]["technical"], options)
+        return
     if options.json:
         print_json(answer)
         return
@@ -126,6 +137,26 @@ def verify(*, socket: Path | None = None, options: Options = DEFAULTS) -> int:
 
 def _of(pack: str | None) -> dict[str, Any]:
     return {} if pack is None else {"pack": pack}
+
+
+def _show_model(model: str, technical: dict[str, Any], options: Options) -> None:
+    contracts = technical["models"].get(model)
+    if contracts is None:
+        known = ", ".join(technical["models"]) or "none"
+        raise CommandError(
+            "MODEL_UNKNOWN",
+            f"no model {model!r} has a version that requests reach (models: {known}), nor is it a"
+            f" service ({', '.join(SERVICES)})",
+            "mortise models",
+        )
+    names = {one["view"] for one in contracts if "view" in one}
+    views = {name: technical["views"][name] for name in sorted(names & technical["views"].keys())}
+    if options.json:
+        print_json({"model": model, "contracts": contracts, "views": views})
+        return
+    show_models({model: contracts})
+    for name, view in views.items():
+        show_view(name, view)
 
 
 def _show_built_in(services: tuple[str, ...], options: Options) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mortise.cli.failures import CommandError
 from mortise.cli.output import progress
-from mortise.cli.remedies import REMEDIES
+from mortise.cli.remedies import remedy_of
 
 
 def run_job(module: str, *arguments: str) -> dict[str, Any]:
@@ -25,5 +25,5 @@ def run_job(module: str, *arguments: str) -> dict[str, Any]:
     if job.returncode:
         name = str(last.get("name", "INTERNAL"))
         reason = str(last.get("error", f"the job {module} ended with code {job.returncode}"))
-        raise CommandError(name, reason, REMEDIES.get(name, ""))
+        raise CommandError(name, reason, remedy_of(name, module))
     return last

@@ -57,17 +57,35 @@ class PackConfig(Strict, frozen=True, kw_only=True):
         return self.architecture == PROGRAM_ARCHITECTURE
 
 
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "": PackConfig, "inputs": TensorTable, "outputs": TensorTable, "tokens": TokenContract,
+    "actions": Action,
+}  # fmt: skip
+"""By their place in the file."""
+
+
 def read_pack_config(path: Path) -> PackConfig:
     """The file's content. Raises MeshError INVALID_REQUEST naming file, key and remedy."""
     try:
         config = msgspec.toml.decode(path.read_bytes(), type=PackConfig)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else _with_known(str(error))
         raise MeshError("INVALID_REQUEST", f"{path.name}: {reason}") from error
     fault = _fault(config)
     if fault:
         raise MeshError("INVALID_REQUEST", f"{path.name}: {fault}")
     return config
+
+
+def _with_known(reason: str) -> str:
+    """An unknown key's message with the keys that are known there."""
+    if "unknown field" not in reason:
+        return reason
+    _, _, place = reason.partition(" - at `$.")
+    table = _TABLES.get(place.partition("[")[0].rstrip("`"))
+    if table is None:
+        return reason
+    return f"{reason}; the keys here: {', '.join(table.__struct_fields__)}"
 
 
 def contracts_of(tables: dict[Name, TensorTable]) -> list[TensorContract]:

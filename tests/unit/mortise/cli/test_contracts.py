@@ -141,3 +141,21 @@ def test_a_missing_sign_off_leads_to_the_page(capsys: pytest.CaptureFixture[str]
         assert run(["publish", PACK, "--home", str(server.home)]) == 1
     shown = capsys.readouterr().err
     assert f"mortise contracts show --home {server.home} --pack {PACK}" in shown
+
+
+def test_one_models_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it takes and gives; JSON too; an unknown one names those that there are."""
+    with FakeServer(behaviour, service="control_plane") as server:
+        home = ["--home", str(server.home)]
+        assert run(["contracts", "show", "delay", *home]) == 0
+        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        assert lines[0] == "model delay (classifier)"
+        assert "output p FP32 [-1, 2]" in lines
+        assert "labels: late" in lines
+        assert not any(line.startswith("owner") for line in lines)
+        assert run(["contracts", "show", "delay", "--json", *home]) == 0
+        (contract,) = json.loads(capsys.readouterr().out)["contracts"]
+        assert contract["outputs"][0]["name"] == "p"
+        assert run(["contracts", "show", "dealy", *home]) == 1
+        assert "MODEL_UNKNOWN: no model 'dealy'" in (told := capsys.readouterr().err)
+        assert "models: delay" in told

@@ -8,7 +8,8 @@ import pytest
 from contracts.errors import ERRORS
 from mortise import generated as sdk
 from mortise.cli.app import COMMANDS
-from mortise.cli.remedies import REMEDIES, remedy, with_home
+from mortise.cli.remedies import OF_COMMAND, REMEDIES, remedy, remedy_of, with_home
+from mortise.launcher import tree
 
 KNOWN = {name for _, commands in COMMANDS.values() for name in commands}
 
@@ -22,6 +23,18 @@ def test_every_error_has_a_remedy() -> None:
 def test_a_remedy_names_commands_that_exist(name: str) -> None:
     """A line to type can be typed."""
     assert set(re.findall(r"mortise (\w+)", REMEDIES[name])) <= KNOWN
+
+
+def test_pack_and_apply_have_their_own_next_steps() -> None:
+    """They name the document that says what to correct, and it exists."""
+    for (command, name), line in OF_COMMAND.items():
+        assert command in KNOWN
+        assert name in ERRORS
+        (document,) = re.findall(r"docs/\w+\.md", line)
+        assert (tree() / document).is_file()
+        assert remedy_of(name, command) == line
+    assert remedy_of("PACK_INVALID", "publish") == REMEDIES["PACK_INVALID"]
+    assert remedy(sdk.InvalidRequest("no"), "apply").endswith("docs/policies.md")
 
 
 def test_a_remedy_carries_the_trace_id() -> None:

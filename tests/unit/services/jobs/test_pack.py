@@ -183,7 +183,15 @@ def test_a_model_that_cannot_be_packed_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('name = "m"\nsourc = "x"', "unknown field `sourc`"),
+        ('name = "m"\nsourc = "x"', "unknown field `sourc`; the keys here: name, task, "),
+        (
+            'name = "m"\n[tokens]\nvocab = 3',
+            "`vocab` - at `$.tokens`; the keys here: vocabulary, row_tokens_max, pad_id, pad_side",
+        ),
+        (
+            'name = "m"\n[inputs.x]\ndatatype = "FP32"\nshape = [-1]\nsize = 3',
+            "; the keys here: datatype, shape",
+        ),
         ('name = "m"', 'a program needs source = "FILE.py:FUNCTION"'),
         ('name = "m"\nsource = "model.py"', "matching regex"),
         (
