@@ -10,6 +10,7 @@ from mortise.cli.failures import CommandError, UsageError
 from mortise.cli.jobs import run_job
 from mortise.cli.options import DEFAULTS, Options, Timeout, author_name
 from mortise.cli.output import print_json, print_line, print_table, progress
+from mortise.cli.patience import patiently
 from mortise.cli.remedies import remedy_of
 from mortise.result import Record
 
@@ -76,7 +77,7 @@ def publish(pack: str, /, *, alias: str | None = None, options: Options = DEFAUL
     if alias is not None:
         body["alias"] = alias
     with options.client("control_plane") as client:
-        answer = client.call("publish", body)
+        answer = patiently(lambda: client.call("publish", body))
     if options.json:
         print_json(answer)
     else:
@@ -96,7 +97,9 @@ def promote(
     """Deploy a version, wait until it is ready everywhere, then route requests to it."""
     body = {"model": model, "version": version, "author": author_name(), "reason": reason}
     with options.client("control_plane") as client:
-        answer = client.call("promote", body, timeout_s=timeout, on_item=_show_step)
+        answer = patiently(
+            lambda: client.call("promote", body, timeout_s=timeout, on_item=_show_step)
+        )
     if options.json:
         print_json(answer)
     else:
@@ -126,7 +129,8 @@ def rollback(
         raise UsageError("either a model or --to VERSION is needed")
     target = {"to": to} if model is None else {"model": model}
     with options.client("control_plane") as client:
-        answer = client.call("rollback", {**target, "author": author_name()})
+        body = {**target, "author": author_name()}
+        answer = patiently(lambda: client.call("rollback", body))
     if options.json:
         print_json(answer)
         return

@@ -10,6 +10,7 @@ from mortise.cli.arguments import STANDARD_INPUT, check_value, read_json
 from mortise.cli.failures import UsageError
 from mortise.cli.options import DEFAULTS, Options, author_name
 from mortise.cli.output import json_text, print_json, print_line, print_table
+from mortise.cli.patience import patiently
 from mortise.cli.policy_faults import in_words_of_file
 from mortise.errors import MortiseError
 from mortise.result import Record
@@ -55,7 +56,7 @@ def apply(
         body["expected_version"] = expected_version
     with options.client("control_plane") as client:
         try:
-            answer = client.call("apply", body)
+            answer = patiently(lambda: client.call("apply", body))
         except MortiseError as error:
             error.message = in_words_of_file(error.message, body["policies"])
             raise
@@ -91,7 +92,7 @@ def remove(
         "reason": reason,
     }
     with options.client("control_plane") as client:
-        answer = client.call("apply", body)
+        answer = patiently(lambda: client.call("apply", body))
     if options.json:
         print_json(answer)
         return

@@ -37,7 +37,10 @@ REMEDIES = {
     "PROOF_FAILED": "correct the contract property that is named",
     "DISK_FULL": "free space on the disk of the home",
     "POLICY_REJECTED": "see the instance that is named: mortise status, mortise logs",
-    "TRACE_UNKNOWN": "check the id; receipts arrive within a second of their answer",
+    "TRACE_UNKNOWN": (
+        "what failed or was refused may have log records alone: mortise logs --trace ASKED_ID;"
+        " a receipt arrives within a second of its answer; else check the id"
+    ),
     "INTERNAL": "a defect of ours; the log has it: mortise logs --trace TRACE_ID",
 }
 
@@ -55,6 +58,13 @@ def remedy_of(name: str, command: str = "") -> str:
     return OF_COMMAND.get((command, name)) or REMEDIES.get(name, "")
 
 
+_UNDEPLOYED = re.compile(
+    r"(?P<model>[\w.\-]+)(?: (?:version )?(?P<version>[1-9][0-9]*))?"
+    r" (?:is not deployed|has no route)"
+)
+"""In a MODEL_NOT_READY: what no waiting changes, and of which model and version it is said."""
+
+
 def remedy(error: MortiseError, command: str = "") -> str:
     """The next step, with the error's own trace id where the step needs one."""
     if isinstance(error, MeshDown):
@@ -66,8 +76,17 @@ def remedy(error: MortiseError, command: str = "") -> str:
     if error.name == "POLICY_REJECTED" and "roles" in error.details:
         pack = f" --pack {error.details['pack']}" if "pack" in error.details else ""
         line = f"what is to be signed: mortise contracts show{pack}"
+    elif error.name == "POLICY_REJECTED" and error.retry_after_ms is not None:
+        line = "it passes by itself: try again in a second; the instance that is named: "
+        line += "mortise status"
     elif error.name == "VERSION_CONFLICT" and "digest" in error.details:
         line = "read the page again before it is signed: mortise contracts show"
+    elif error.name == "MODEL_NOT_READY" and (found := _UNDEPLOYED.search(error.message)):
+        model, version = found["model"], found["version"] or "VERSION"
+        line = f"bring it into service: mortise promote {model} {version}; to have it loaded"
+        line += " without routing to it, commit a deployment policy: mortise apply FILE"
+    elif error.name == "TRACE_UNKNOWN":
+        line = line.replace("ASKED_ID", str(error.details.get("asked", "ID")))
     if not error.trace_id:
         return line.replace(" --trace TRACE_ID", "")
     return line.replace("TRACE_ID", error.trace_id)

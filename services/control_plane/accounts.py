@@ -81,6 +81,7 @@ class Accounts:
                 "TRACE_UNKNOWN",
                 f"no receipt has the trace id {trace_id}; one arrives up to a second after its"
                 " answer",
+                details={"asked": trace_id},
             )
         return _at_its_version(found)
 

@@ -57,3 +57,32 @@ def test_a_remedy_carries_the_home_that_was_given() -> None:
     for line in ("start with the mortise command", "mortise init x", "mortise stop --home y"):
         assert with_home(line, Path("a")) == line
     assert with_home("mortise models", None) == "mortise models"
+
+
+def test_an_unknown_trace_leads_to_the_log() -> None:
+    """With the id that was asked for, not that of the asking call."""
+    error = sdk.TraceUnknown("no receipt", trace_id="ab", details={"asked": "cd"})
+    assert "mortise logs --trace cd;" in remedy(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("tiny 2 is not deployed", "mortise promote tiny 2;"),
+        ("tiny has no route", "mortise promote tiny VERSION;"),
+        ("tiny 2 is not ready on any replica", "wait for it"),
+    ],
+)
+def test_what_no_waiting_deploys(message: str, line: str) -> None:
+    """A version that is not deployed is promoted, or deployed by a policy; one that loads is
+    waited for."""
+    said = remedy(sdk.ModelNotReady(message))
+    assert line in said
+    assert ("a deployment policy: mortise apply FILE" in said) == ("promote" in line)
+
+
+def test_a_rejection_that_passes_says_so() -> None:
+    """An absent instance has a hint, one that said no has none."""
+    passing = sdk.PolicyRejected("x: not connected", retry_after_ms=500)
+    assert remedy(passing).startswith("it passes by itself: try again in a second")
+    assert remedy(sdk.PolicyRejected("x: no")).startswith("see the instance")
