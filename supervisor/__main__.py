@@ -68,6 +68,8 @@ def _status(home: Path, as_json: bool) -> int:
         print(json.dumps(found))
     elif found["running"]:
         print(f"mesh {found['state']}, pid {found['pid']}, up {found['uptime_s']:.0f} s")
+        if found["reason"]:
+            print(f"  because {found['reason']}")
         for child in found["children"]:
             print(line_of(child))
     if not found["running"]:

@@ -1,6 +1,8 @@
 """What `status` tells: one row per child, and the mesh in one word."""
 
 import os
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -11,6 +13,8 @@ from supervisor.measuring import ResourceRow
 from supervisor.mesh import Mesh
 from supervisor.slot import Slot
 from supervisor.startup import TEMPLATE, StartupRow, steps_of
+
+MeshState = Literal["ready", "degraded", "live", "starting"]
 
 
 class StandbyRow(Open, frozen=True, kw_only=True):
@@ -49,14 +53,15 @@ class ChildRow(Open, frozen=True, kw_only=True):
 
 
 class MeshStatus(Open, frozen=True, kw_only=True):
-    """The mesh of one home. `state`: ready; degraded (serves, but a child is missing or serves
-    less); live (all run, the edge cannot answer yet); starting (a child is not up). `unmeasured` is
+    """The mesh of one home. `state`: ready; degraded (a child is given up, or it serves, but a
+    child is missing or serves less); live (all run, the edge cannot answer yet); starting (a child
+    is not up). `reason` says why it is degraded, "" when it is not. `unmeasured` is
     what of the machine nobody measures here, with the reason. `startup`: how long each step of the
     start of the processes that run now took, beside its budget.
     """
 
     running: bool
-    state: str
+    state: MeshState
     home: str
     run_dir: str
     pid: int
@@ -65,17 +70,40 @@ class MeshStatus(Open, frozen=True, kw_only=True):
     children: list[ChildRow]
     unmeasured: dict[str, str] = msgspec.field(default_factory=dict)
     startup: list[StartupRow] = msgspec.field(default_factory=list)
+    reason: str = ""
+
+
+def state_of(
+    children: Sequence[ChildRow], *, serves: bool, is_live: bool, template_fault: str = ""
+) -> tuple[MeshState, str]:
+    """The mesh in one word, and why it is degraded. `serves`: the edge can answer requests;
+    `template_fault`: why no process can be forked ("" when it can). Pure."""
+    given_up = [child for child in children if child.condition == "degraded"]
+    faults = [f"template: {template_fault}"] if template_fault else []
+    faults += [f"{child.service}.{child.index}: {'; '.join(child.reasons)}" for child in given_up]
+    if not serves:
+        if faults:
+            return "degraded", f"it cannot answer; {', '.join(faults)}"
+        return ("live" if is_live else "starting"), ""
+    faults += [
+        f"{child.service}.{child.index}: {'; '.join(child.reasons) or child.condition}"
+        for child in children
+        if child not in given_up and (child.condition != "up" or child.degraded)
+    ]
+    return ("degraded", ", ".join(faults)) if faults else ("ready", "")
 
 
 def status_of(mesh: Mesh, home: str, run_dir: str, now_s: float) -> MeshStatus:
     """The status as it stands."""
     children = [_child(mesh, slot, now_s) for slot in mesh.slots]
-    is_whole = all(child.condition == "up" and not child.degraded for child in children)
-    if mesh.is_ready:
-        state = "ready" if is_whole else "degraded"
-    else:
-        state = "live" if mesh.is_live else "starting"
-    template = mesh.template.instance if mesh.template is not None else None
+    template, template_fault = None, ""
+    if mesh.template is not None:
+        template = mesh.template.instance
+        if mesh.template.restarts.is_degraded:
+            template_fault = f"failed too often, last: {mesh.template.last_ending}"
+    state, reason = state_of(
+        children, serves=mesh.is_ready, is_live=mesh.is_live, template_fault=template_fault
+    )
     return MeshStatus(
         running=True,
         state=state,
@@ -87,6 +115,7 @@ def status_of(mesh: Mesh, home: str, run_dir: str, now_s: float) -> MeshStatus:
         children=children,
         unmeasured=mesh.measuring.unmeasured,
         startup=_startup(mesh),
+        reason=reason,
     )
 
 

@@ -161,6 +161,8 @@ def _check_serving_packages() -> None:
 
 def _show_status(found: dict[str, Any]) -> None:
     print_line(f"mesh {found['state']}, pid {found['pid']}, up {found['uptime_s']:.0f} s")
+    if found.get("reason"):
+        print_line(f"  because {found['reason']}")
     columns = (
         "process", "condition", "ready", "policy", "pid", "active s", "restarts", "last ending",
         "standby", "",
