@@ -196,13 +196,25 @@ class SnapshotRequest(Strict, frozen=True, kw_only=True):
     model: Name | UnsetType = UNSET
 
 
+class SplitShare(Open, frozen=True, kw_only=True):
+    """A share of a model's split: of SLOTS, `slots` go to the version. `combination` is unset
+    while nobody reported or used its data yet."""
+
+    version: Version
+    slots: int
+    combination: Combination | UnsetType = UNSET
+
+
 class Snapshot(Open, frozen=True, kw_only=True):
-    """`.ai-version` of each model in force, and what each digest stands for."""
+    """`.ai-version` of each model in force, and what each digest stands for: of the version that
+    its route names by default. `shares` are the versions that a model's split divides requests
+    between, by version; not for a trace, which one of them answered."""
 
     at: Instant
     policy_version: int
     versions: dict[str, AiVersion]
     combinations: dict[str, Combination]
+    shares: dict[str, list[SplitShare]] = {}
 
 
 class Diff(Strict, frozen=True, kw_only=True):

@@ -13,6 +13,10 @@ from mortise.result import Record
 
 _DRAWN = ("combination", "timing_us", "hops")
 """Fields of a trace that have a table of their own."""
+_MEMBERS_OF_A_SHARE = ("data", "model")
+"""What tells the shares of a split apart; infrastructure and policy are the same for all."""
+_SLOTS = 10_000_000
+"""Of a split (contracts/policies.py), which the shares of one model sum to."""
 _MEMBERS = {"data": "data + feature_code", "model": "model (whole pack)"}
 """Members of a version that join more than a lineage's field of that name."""
 
@@ -60,6 +64,19 @@ def snapshot(
         if combination is not None:
             rows.insert(0, ("snapshot", combination.lineage.snapshot))
         print_table((name, ""), rows)
+    for name, shares in answer.get("shares", {}).items():
+        columns = (f"split {name}", "share", "snapshot", *_MEMBERS_OF_A_SHARE)
+        print_table(columns, [_share_row(share) for share in shares])
+
+
+def _share_row(share: Record) -> tuple[str, ...]:
+    """Version and share of the requests; the digests, whole, where its data is known."""
+    row = (f"version {share.version}", f"{share.slots * 100 / _SLOTS:.6g} %")
+    combination = share.get("combination")
+    if combination is None:
+        return (*row, "not known yet: nobody reported or used its data", "", "")
+    members = combination.version
+    return (*row, combination.lineage.snapshot, *(members[one] for one in _MEMBERS_OF_A_SHARE))
 
 
 def _only_version(answer: Record) -> str:

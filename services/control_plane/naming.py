@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from contracts.control import Snapshot, SnapshotRequest
+from contracts.control import Snapshot, SnapshotRequest, SplitShare
 from contracts.errors import MeshError
 from contracts.features import FeatureLineage, Views
 from contracts.lineage import Combination
@@ -19,7 +19,7 @@ from services.control_plane.distributor import Distributor
 from services.control_plane.ledger import Ledger
 from services.control_plane.manifests import read_packs
 from services.control_plane.reading import instant_us
-from services.control_plane.snapshots import Routed
+from services.control_plane.snapshots import Divided, Routed
 from shared import logs
 from shared.clock import Clock
 from shared.rpc.client import RpcClient
@@ -63,16 +63,19 @@ class Naming:
             head = self._distributor.head
             policies = VERSION_0 if head is None else head.policies
             routed = _routed(body, policies)
-            combinations = await self._now(routed, policies)
-            return _answer(now_us, policies.version, combinations)
+            shares = snapshots.divided(policies, routed)
+            models = [*routed, *(share.model for share in shares)]
+            combinations = await self._now(models, policies)
+            return _answer(now_us, policies.version, combinations, shares)
         at_us = instant_us(body.at)
         if at_us > now_us:
             raise MeshError("INVALID_REQUEST", f"at: {body.at} lies in the future")
         policies = await self._store.replay(instant_us=at_us)
-        combinations = [
-            await self._then(model, policies, at_us) for model in _routed(body, policies)
-        ]
-        return _answer(at_us, policies.version, combinations)
+        routed = _routed(body, policies)
+        shares = snapshots.divided(policies, routed)
+        models = [*routed, *(share.model for share in shares)]
+        combinations = [await self._then(model, policies, at_us) for model in models]
+        return _answer(at_us, policies.version, combinations, shares)
 
     async def _of_trace(self, call: Call, body: SnapshotRequest) -> Snapshot:
         if body.at is not UNSET:
@@ -134,12 +137,27 @@ def _routed(body: SnapshotRequest, policies: PolicySet) -> list[Routed]:
 
 
 def _answer(
-    at_us: int, policy_version: int, combinations: Iterable[Combination | None]
+    at_us: int,
+    policy_version: int,
+    combinations: Sequence[Combination | None],
+    divided: Sequence[Divided] = (),
 ) -> Snapshot:
-    known = {one.model_name: one for one in combinations if one is not None}
+    """The last combinations are those of `divided`, in its order."""
+    count = len(combinations) - len(divided)
+    known = {one.model_name: one for one in combinations[:count] if one is not None}
+    shares: dict[str, list[SplitShare]] = {}
+    for share, combination in zip(divided, combinations[count:], strict=True):
+        shares.setdefault(share.model.model, []).append(
+            SplitShare(
+                version=share.model.version,
+                slots=share.slots,
+                combination=UNSET if combination is None else combination,
+            )
+        )
     return Snapshot(
         at=format_instant(at_us),
         policy_version=policy_version,
         versions={name: one.version for name, one in known.items()},
         combinations=known,
+        shares=shares,
     )

@@ -23,7 +23,7 @@ from contracts.lineage import (
     snapshot_digest,
 )
 from contracts.pack import Manifest
-from contracts.policies import PolicySet, RoutePolicy
+from contracts.policies import PolicySet, RoutePolicy, SplitPolicy
 from contracts.types import UNSET
 from services.control_plane.candidate import published
 from services.control_plane.chain import key_of
@@ -46,6 +46,26 @@ def routed(policies: PolicySet) -> list[Routed]:
         Routed(policy.name, policy.spec.default, digests[policy.name, policy.spec.default])
         for policy in policies.policies
         if isinstance(policy, RoutePolicy)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A version that a model's split sends `slots` of SLOTS to."""
+
+    model: Routed
+    slots: int
+
+
+def divided(policies: PolicySet, models: Sequence[Routed]) -> list[Divided]:
+    """The shares of these models' splits, by model and version; empty shares are left out."""
+    digests, names = published(policies), {model.model for model in models}
+    return [
+        Divided(Routed(policy.name, version, digests[policy.name, version]), slots)
+        for policy in policies.policies
+        if isinstance(policy, SplitPolicy) and policy.name in names
+        for version, slots in sorted(policy.spec.shares.items(), key=lambda share: int(share[0]))
+        if slots
     ]
 
 

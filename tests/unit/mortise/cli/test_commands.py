@@ -516,3 +516,26 @@ def test_a_promotion_names_the_split_that_goes_on(capsys: pytest.CaptureFixture[
     assert "delay version 2 is active" in shown
     assert "(before: version 1)" in shown
     assert "but split delay still sends requests: 90 % to version 1" in shown
+
+
+def test_a_snapshot_shows_the_shares_of_a_split(capsys: pytest.CaptureFixture[str]) -> None:
+    """Version, share and snapshot of each, and why one has no digests."""
+    whole = sample(METHODS["control_plane"]["snapshot"].response)
+    combination = next(iter(whole["combinations"].values()))
+    shares = [
+        {"version": "1", "slots": 9_000_000, "combination": combination},
+        {"version": "2", "slots": 1_000_000},
+    ]
+
+    def behaviour(number: int, frame: list[Any]) -> Iterable[Step]:
+        yield reply(frame, whole | {"shares": {"delay": shares}})
+
+    with FakeServer(behaviour, service="control_plane") as server:
+        assert run(["snapshot", "--home", str(server.home)]) == 0
+    shown = capsys.readouterr().out
+    (first,) = (line for line in shown.splitlines() if line.startswith("version 1 "))
+    (second,) = (line for line in shown.splitlines() if line.startswith("version 2 "))
+    assert "90 %" in first
+    assert combination["lineage"]["snapshot"] in first
+    assert "10 %" in second
+    assert "not known yet" in second

@@ -12,7 +12,14 @@ import pytest
 from contracts import control
 from contracts.errors import MeshError
 from contracts.lineage import Combination, Receipt, snapshot_digest
-from contracts.policies import BatchingPolicy, BatchingSpec, RoutePolicy, RouteSpec
+from contracts.policies import (
+    BatchingPolicy,
+    BatchingSpec,
+    RoutePolicy,
+    RouteSpec,
+    SplitPolicy,
+    SplitSpec,
+)
 from contracts.types import UNSET, Empty
 from services.control_plane.accounts import Accounts
 from services.control_plane.counters import Counters
@@ -228,3 +235,29 @@ async def test_metrics_show_pushes_receipts_and_instances(plane: Any) -> None:
     assert values("ai_receipt_total") == {"kept": 1, "duplicate": 1, "unreadable": 0}
     assert values("ai_policy_instances") == {"stale": 0, "lagging": 1, "following": 1}
     assert families["ai_policy_version"].series[0].value == 1
+
+
+async def test_a_snapshot_has_the_shares_of_a_split(
+    plane: Any, make_pack: Callable[..., str], deployment: Callable[..., Any]
+) -> None:
+    """Now and at an instant: each version with its slots and its own combination; one without
+    slots is left out, and what nobody used at an instant has none."""
+    await plane.call("publish", control.Publish(digest=make_pack("second")))
+    await plane.call("publish", control.Publish(digest=make_pack("third")))
+    spec = SplitSpec(key="trace", salt="s", shares={"2": 1_000_000, "1": 9_000_000, "3": 0})
+    policies = [deployment("1", "2", "3"), SplitPolicy(name="tiny", spec=spec)]
+    await plane.call("apply", control.Apply(policies=policies, author="a", reason="r"))
+    snapshot = await plane.call("snapshot", control.SnapshotRequest())
+    assert snapshot.shares.keys() == {"tiny"}
+    first, second = snapshot.shares["tiny"]
+    assert (first.version, first.slots) == ("1", 9_000_000)
+    assert (second.version, second.slots) == ("2", 1_000_000)
+    assert first.combination == snapshot.combinations["tiny"]
+    assert second.combination.model_version == "2"
+    assert second.combination.lineage.snapshot == snapshot_digest(second.combination.version)
+    assert second.combination.version.model != first.combination.version.model
+    await ship(plane, [receipt(second.combination, 5)], [second.combination])
+    then = await plane.call("snapshot", control.SnapshotRequest(at=snapshot.at))
+    assert [one.combination for one in then.shares["tiny"]] == [UNSET, second.combination]
+    other = await plane.call("snapshot", control.SnapshotRequest(model="sleepy"))
+    assert other.shares == {}
