@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgpack
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from contracts.pack import Manifest, ModelContract
 from contracts.policies import SlaSpec
@@ -56,6 +56,10 @@ InputIds = Annotated[
     str | None, Parameter(help="Token ids of each request, as `infer` takes them.")
 ]
 Tenant = Annotated[str | None, Parameter(help="To whom the requests are counted.")]
+Risk = Annotated[
+    int | None,
+    Parameter(validator=validators.Number(gte=1, lte=3), help="Risk class, 1 (highest) … 3."),
+]
 
 
 @app.default
@@ -71,6 +75,7 @@ def bench(
     text: Text = None,
     input_ids: InputIds = None,
     tenant: Tenant = None,
+    risk: Risk = None,
     options: Options = DEFAULTS,
 ) -> int:
     """Offer a model a rate and judge it by its contract; without --rate find what it sustains.
@@ -85,6 +90,7 @@ def bench(
         {"model_name": model, **chosen}
         | ({} if version is None else {"model_version": version})
         | ({} if tenant is None else {"tenant_id": tenant})
+        | ({} if risk is None else {"risk_level": risk})
         for chosen in _bodies(contract, Given(rows, inputs, text, input_ids), options)
     ]
     promise = promise_of(model, contract, options)
@@ -247,6 +253,10 @@ def _show(model: str, found: dict[str, Any]) -> None:
         f"promise (p99 ≤ {found['p99_ms_promised']:g} ms, availability ≥"
         f" {found['availability_promised']:g}): {verdict}, {found['why']}"
     )
+    for row in stretches:
+        if row.get("first_error") and not row["answered"]:
+            print_line(f"none was answered; the first error: {row['first_error']}")
+            break
 
 
 def _stretch(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -45,6 +45,7 @@ def figures(measured: Measured) -> dict[str, Any]:
         "answered": len(latencies),
         "failed": measured.failed,
         "failures": dict(measured.failures),
+        "first_error": measured.first_error,
         "availability": round(len(latencies) / measured.sent, 6) if measured.sent else 0.0,
     }
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)):

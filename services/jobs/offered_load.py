@@ -45,14 +45,17 @@ class Measured:
     latencies_s: "array[float]" = field(default_factory=lambda: array("d"))
     lags_s: "array[float]" = field(default_factory=lambda: array("d"))
     generator_cpu_share: float = 0.0
+    first_error: str = ""
 
     @property
     def failed(self) -> int:
         """Requests without a good answer."""
         return sum(self.failures.values())
 
-    def fail(self, name: str) -> None:
-        """Count one failure under its name."""
+    def fail(self, name: str, message: str = "") -> None:
+        """Count one failure under its name; the first one's message is kept."""
+        if not self.failures:
+            self.first_error = f"{name}: {message}" if message else name
         self.failures[name] = self.failures.get(name, 0) + 1
 
 
@@ -148,7 +151,8 @@ class OfferedLoad:
         if frame[7] == _NIL:
             self.measured.latencies_s.append(time.monotonic() - due_s)
         else:
-            self.measured.fail(str(msgpack.unpackb(frame)[2].get("name", "unknown")))
+            error = msgpack.unpackb(frame)[2]
+            self.measured.fail(str(error.get("name", "unknown")), str(error.get("message", "")))
         if not self._due_s:
             self._all_answered.set()
 

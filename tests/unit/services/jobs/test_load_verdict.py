@@ -47,6 +47,18 @@ def test_failed_requests_miss_the_availability() -> None:
     assert "availability 0.998 < 0.999" in why
 
 
+def test_the_first_error_is_told_in_its_own_words() -> None:
+    """Not a later one's; a failure that no service named has its name alone."""
+    measured = Measured(100.0, 10.0, sent=3)
+    assert figures(measured)["first_error"] == ""
+    measured.fail("INVALID_REQUEST", "x FP32 [-1, 2] is expected")
+    measured.fail("OVERLOADED", "later")
+    assert figures(measured)["first_error"] == "INVALID_REQUEST: x FP32 [-1, 2] is expected"
+    lost = Measured(100.0, 10.0, sent=1)
+    lost.fail("CONNECTION_LOST")
+    assert figures(lost)["first_error"] == "CONNECTION_LOST"
+
+
 def test_a_late_generator_is_named_instead_of_the_server() -> None:
     """When requests left late, the latency since they were due is the generator's."""
     row = stretch(0.2, lag_s=0.15)
