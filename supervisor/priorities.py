@@ -18,6 +18,10 @@ from supervisor.slot import Slot
 
 log = logs.get("supervisor.priorities")
 RUNTIME = "model_runtime"
+WITHOUT_EFFECT = (
+    f"cpu_weights have no effect: every runtime has {USUAL}, as any process; a runtime has a lower"
+    " one when reserved_replicas keeps class 1 off it"
+)
 Replace = Callable[[Slot, str], Awaitable[str | None]]
 
 
@@ -38,13 +42,20 @@ class Priorities:
         """Give each runtime the weight that is in force, where it has another."""
         runtimes = [slot for slot in self._slots if slot.spec.service == RUNTIME]
         replicas = max((slot.spec.index + 1 for slot in runtimes), default=0)
-        found = weights(self._in_force.policies, self._in_force.priority, replicas)
+        spec = self._in_force.priority
+        found = weights(self._in_force.policies, spec, replicas)
+        is_without_effect = bool(spec.cpu_weights) and set(found) == {USUAL}
         present = set()
         for slot in runtimes:
             active = slot.active
             if active is None or active.state != "ready" or not active.accepting:
                 continue
             present.add(active.identity)
+            if self._words.get(active.identity, WITHOUT_EFFECT) == WITHOUT_EFFECT:
+                self._words.pop(active.identity, None)  # it was never weighed
+                if is_without_effect:
+                    self._words[active.identity] = WITHOUT_EFFECT
+                    continue
             try:
                 self._give(slot, active.identity, active.pid, found[slot.spec.index])
             except ProcessLookupError:

@@ -174,8 +174,9 @@ def weights_follow_risk(candidate: Candidate) -> Iterator[Violation]:
             yield Violation(
                 name_of(policy),
                 "reserved replicas leave at least one for everybody",
-                f"{reserved} reserved, the home has {replicas}",
-                f"reserve at most {replicas - 1}",
+                f"{reserved} reserved, [runtime] replicas of mortise.toml is {replicas}",
+                f"reserve at most {replicas - 1}, or raise [runtime] replicas and restart the mesh"
+                f" (what `mortise replicas` adds is not counted)",
             )
 
 

@@ -17,7 +17,7 @@ from supervisor import cpu_scheduling
 from supervisor.cpu_scheduling import Cgroups, NotPermitted
 from supervisor.cpu_weights import Treatment
 from supervisor.in_force import InForce
-from supervisor.priorities import Priorities
+from supervisor.priorities import WITHOUT_EFFECT, Priorities
 from supervisor.slot import Slot
 
 LOW = PrioritySpec(cpu_weights={"1": 1, "2": 1, "3": 1})
@@ -73,6 +73,20 @@ class Rig:
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     """Weight 1 is asked for."""
     return Rig(monkeypatch)
+
+
+async def test_weights_without_effect_are_said_to_have_none(rig: Rig) -> None:
+    """One runtime serves every class: it has the usual weight, and is not touched. Later policies
+    are obeyed, and nothing is said where nothing asks."""
+    rig.in_force.priority = PrioritySpec(cpu_weights={"1": 100, "2": 50, "3": 50})
+    assert await rig.look() == await rig.look() == WITHOUT_EFFECT
+    assert rig.given == []
+    rig.in_force.priority = PrioritySpec()
+    assert await rig.look() == ""
+    rig.in_force.priority = PrioritySpec(cpu_weights={"1": 100, "2": 50, "3": 50})
+    assert await rig.look() == WITHOUT_EFFECT
+    rig.in_force.priority = LOW
+    assert "SCHED_IDLE" in await rig.look()
 
 
 async def test_what_was_given_is_said_with_why_it_is_no_cgroup(rig: Rig) -> None:

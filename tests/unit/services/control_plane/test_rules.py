@@ -229,7 +229,7 @@ REFUSED: dict[str, tuple[PolicySet, list[str]]] = {
     ),
     "all replicas reserved": (
         put(policy("priority", "*", {"reserved_replicas": {"1": 2}})),
-        ["2 reserved, the home has 2", "at most 1"],
+        ["2 reserved, [runtime] replicas of mortise.toml is 2", "at most 1, or raise"],
     ),
     "split above a batch": (
         put(*BASE, policy("batching", "m", {"tokens_max": 10, "tokens_split": 11})),
