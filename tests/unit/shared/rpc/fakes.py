@@ -1,5 +1,6 @@
 """A session without a loop or a socket: time, tasks and the transport are the test's."""
 
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,7 @@ import msgpack
 
 from contracts.methods import METHODS
 from contracts.service import Health, Metrics, Statistics
-from shared.access import EVERY_ROLE, EVERY_TENANT, Peer
+from shared.access import EVERY_ROLE, EVERY_TENANT, Access, Rights
 from shared.clock import ManualClock
 from shared.rpc.call import DEFERRED, Call, Handler
 from shared.rpc.connection import Connection, Flusher
@@ -38,8 +39,10 @@ class FakeTransport:
         """As asyncio's."""
         self.limits = (high, low)
 
-    def get_extra_info(self, _name: str) -> None:
-        """There is no socket."""
+    def get_extra_info(self, name: str) -> "FakeSocket":
+        """The socket."""
+        assert name == "socket"
+        return FakeSocket()
 
     def get_write_buffer_size(self) -> int:
         """What the reader has not taken."""
@@ -161,15 +164,19 @@ class FakeLoop:
             callback(*arguments)
 
 
-class FakeAccess:
-    """Every peer has these roles."""
+class FakeSocket:
+    """Whose peer is process 4242 of uid and gid 1001."""
 
-    def __init__(self, roles: frozenset[str] = EVERY_ROLE) -> None:
-        self.roles = roles
+    def getsockopt(self, _level: int, _option: int, size: int) -> bytes:
+        """struct ucred. Source: unix(7)."""
+        credentials = struct.pack("iII", 4242, 1001, 1001)
+        assert len(credentials) == size
+        return credentials
 
-    def peer(self, _sock: Any) -> Peer:
-        """A peer that no kernel knows."""
-        return Peer(1001, 1001, 4242, self.roles, frozenset({EVERY_TENANT}), 1)
+
+def access_with(roles: frozenset[str]) -> Access:
+    """Uid 1001 has these roles, for every tenant."""
+    return Access({1001: Rights(roles, frozenset({EVERY_TENANT}), 1)}, owner_uid=0)
 
 
 class Held:
@@ -225,7 +232,7 @@ class Stage:
     ) -> None:
         self.loop: Any = FakeLoop()
         self.clock = ManualClock()
-        access: Any = FakeAccess(roles)
+        access = access_with(roles)
         every = handlers(**(given or {}))
         known = {name: every.get(name, unexpected) for name in METHODS[service]}
         table = {k: v for k, v in {**known, **(given or {})}.items() if k not in OWN}
