@@ -137,7 +137,8 @@ async def test_a_request_over_tokens_max_runs_alone_where_the_policy_allows_it()
 
 
 async def test_a_request_of_many_rows_is_cut_and_put_together_again() -> None:
-    """By rows, by tokens and at its long rows; masks are cut with the ids."""
+    """By rows, by tokens and at its long rows; masks are cut with the ids, and what they mask is
+    not counted."""
     rows = [[number] * (1 + number % 9) for number in range(60)]
     rows[7] = [1] * 35
     mask = [[1] * len(row) for row in rows]
@@ -147,7 +148,7 @@ async def test_a_request_of_many_rows_is_cut_and_put_together_again() -> None:
         expected = [float(sum(row)) for row in rows]
         expected[50] = 50.0
         assert numbers(answer) == expected
-        assert answer.usage.tokens_in == sum(map(len, rows))
+        assert answer.usage.tokens_in == sum(map(sum, mask))
         for batch in mesh.runtime.batches:
             assert len(batch.lengths) <= 8
             assert len(batch.lengths) * max(batch.lengths) <= TOKENS_MAX
