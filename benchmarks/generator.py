@@ -23,6 +23,7 @@ import msgpack
 import uvloop
 
 from services.jobs.frames import Frames
+from services.jobs.ticks import Ticks
 
 OPEN_CONNECTIONS = 16
 DECODE_EACH = 64
@@ -211,12 +212,14 @@ async def opened(
     clients = [await dial(load, seed) for seed in range(connections)]
     start_s, count = time.monotonic(), 0
     total = int((WARM_UP_S + seconds) * rate)
-    while count < total:
-        due = min(total, int((time.monotonic() - start_s) * rate) + 1)
-        for index in range(count, due):
-            clients[index % len(clients)].send(load.take(start_s + index / rate))
-        count = max(count, due)
-        await asyncio.sleep(max(0.0, start_s + count / rate - time.monotonic()))
+    with Ticks(rate) as ticks:
+        while count < total:
+            due = min(total, int((time.monotonic() - start_s) * rate) + 1)
+            for index in range(count, due):
+                clients[index % len(clients)].send(load.take(start_s + index / rate))
+            count = max(count, due)
+            if count < total:
+                await ticks.next()
     load.errors += await load.missing(LAST_ANSWERS_S)
     return load
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 import msgpack
 
 from contracts.limits import PROTOCOL_VERSION
+from services.jobs.ticks import Ticks
 
 connect_s_max = 2.0
 answer_s_max = 5.0
@@ -165,14 +166,14 @@ class SteadyLoad:
 
     async def _pace(self) -> None:
         begun_s = time.monotonic()
-        for number in itertools.count():
-            due_s = begun_s + number / self._rate_per_s
-            delay_s = due_s - time.monotonic()
-            if delay_s > 0:
-                await asyncio.sleep(delay_s)
-            self.outcome.sent += 1
-            self._open += 1
-            self._submit(_Request(number, due_s))
+        with Ticks(self._rate_per_s) as ticks:
+            for number in itertools.count():
+                due_s = begun_s + number / self._rate_per_s
+                while time.monotonic() < due_s:
+                    await ticks.next()
+                self.outcome.sent += 1
+                self._open += 1
+                self._submit(_Request(number, due_s))
 
     def _retry(self, request: _Request) -> None:
         self.outcome.retried += 1

@@ -37,6 +37,7 @@ from mortise.throwaway import Mesh
 from services.jobs.bench_packs import tiny
 from services.jobs.machine import describe_machine
 from services.jobs.pack_writer import Draft, write_pack
+from services.jobs.ticks import Ticks
 from shared.packs import read_manifest
 from shared.rpc.client import RpcClient
 from supervisor import run
@@ -53,7 +54,6 @@ SLOPE_KIB_MAX = 1_024.0
 RATIO_MAX = 1.3
 difference_max = 1e-4
 answers_s_max = 10.0
-_tick_s = 0.001
 _numbers = [number / 64 for number in range(64)]
 
 
@@ -112,11 +112,12 @@ class Load:
     async def run(self) -> None:
         """Until `is_over`, then until every answer is there."""
         begun_s = time.monotonic()
-        while not self.is_over:
-            due = int((time.monotonic() - begun_s) * self._rate) + 1
-            while self.answers.sent < due:
-                self._ask(begun_s + self.answers.sent / self._rate)
-            await asyncio.sleep(_tick_s)
+        with Ticks(self._rate) as ticks:
+            while not self.is_over:
+                due = int((time.monotonic() - begun_s) * self._rate) + 1
+                while self.answers.sent < due:
+                    self._ask(begun_s + self.answers.sent / self._rate)
+                await ticks.next()
         self._is_done.clear()
         if self.answers.open:
             with contextlib.suppress(TimeoutError):  # what is open is counted below

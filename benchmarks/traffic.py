@@ -21,9 +21,10 @@ import msgpack
 import msgspec
 import uvloop
 
+from services.jobs.ticks import Ticks
+
 LAST_ANSWERS_S = 6.0
 OPEN_CONNECTIONS = 16
-TICK_S = 0.001
 ID_DIGITS = 16
 FIRST_ID = random.SystemRandom().getrandbits(62)
 """Requests of another run have other ids: the same again would be retries, counted once."""
@@ -240,15 +241,16 @@ class Load:
             await asyncio.sleep(max(0.0, group.ends_s - self.now_s()))
             return
         total, sent = int((group.ends_s - group.begins_s) * group.amount), 0
-        while sent < total:
-            due = min(total, int((self.now_s() - group.begins_s) * group.amount) + 1)
-            for index in range(sent, due):
-                self.open += 1
-                due_s = group.begins_s + index / group.amount
-                clients[index % len(clients)].send(due_s, self.now_s())
-            sent = max(sent, due)
-            next_s = group.begins_s + sent / group.amount
-            await asyncio.sleep(max(TICK_S, next_s - self.now_s()))
+        with Ticks(group.amount) as ticks:
+            while sent < total:
+                due = min(total, int((self.now_s() - group.begins_s) * group.amount) + 1)
+                for index in range(sent, due):
+                    self.open += 1
+                    due_s = group.begins_s + index / group.amount
+                    clients[index % len(clients)].send(due_s, self.now_s())
+                sent = max(sent, due)
+                if sent < total:
+                    await ticks.next()
 
 
 def main() -> None:

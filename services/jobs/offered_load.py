@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 
 from services.jobs.frames import Frames
+from services.jobs.ticks import Ticks
 
 CONNECTIONS = 16
 IN_FLIGHT_MAX = 20_000
@@ -185,14 +186,15 @@ class OfferedLoad:
     async def _offer(self, began_s: float) -> None:
         measured = self.measured
         total, count = int(measured.seconds * measured.offered_per_s), 0
-        while count < total:
-            now_s = time.monotonic()
-            due = min(total, int((now_s - began_s) * measured.offered_per_s) + 1)
-            for index in range(count, due):
-                self._send(index, began_s + index / measured.offered_per_s)
-            count = max(count, due)
-            wait_s = began_s + count / measured.offered_per_s - time.monotonic()
-            await asyncio.sleep(max(0.0, wait_s))
+        with Ticks(measured.offered_per_s) as ticks:
+            while count < total:
+                now_s = time.monotonic()
+                due = min(total, int((now_s - began_s) * measured.offered_per_s) + 1)
+                for index in range(count, due):
+                    self._send(index, began_s + index / measured.offered_per_s)
+                count = max(count, due)
+                if count < total:
+                    await ticks.next()
 
     def _send(self, index: int, due_s: float) -> None:
         measured = self.measured
