@@ -11,17 +11,13 @@ was mixed, or memory grew.
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import shutil
-import struct
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +25,14 @@ import numpy as np
 import uvloop
 
 from benchmarks.failing import shape
+from benchmarks.generator import row_of
+from benchmarks.swap_load import SwapLoad
 from contracts.control import Apply, Promote, Publish, Rollback
-from contracts.errors import MeshError
-from contracts.inference import InferenceRequest, Tensor
 from contracts.policies import DeployedVersion, DeploymentPolicy, DeploymentSpec
 from mortise.throwaway import Mesh
 from services.jobs.bench_packs import tiny
 from services.jobs.machine import describe_machine
 from services.jobs.pack_writer import Draft, write_pack
-from services.jobs.ticks import Ticks
 from shared.packs import read_manifest
 from shared.rpc.client import RpcClient
 from supervisor import run
@@ -52,28 +47,6 @@ is compared with is the one beside it."""
 WARM_SWAPS = 10
 SLOPE_KIB_MAX = 1_024.0
 RATIO_MAX = 1.3
-difference_max = 1e-4
-answers_s_max = 10.0
-_numbers = [number / 64 for number in range(64)]
-
-
-@dataclass
-class Answers:
-    """What came back; latencies in seconds from the intended send."""
-
-    latencies_s: list[float] = field(default_factory=list)
-    versions: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
-    sent: int = 0
-    mixed: int = 0
-    open: int = 0
-
-    def p99_ms(self, spans: Sequence[tuple[int, int]]) -> float:
-        """Of the answers from and to these numbers."""
-        ordered = sorted(
-            latency_s for first, end in spans for latency_s in self.latencies_s[first:end]
-        )
-        return round(ordered[int(0.99 * (len(ordered) - 1))] * 1e3, 2)
 
 
 def other_tiny(number: int = 0) -> Draft:
@@ -90,59 +63,9 @@ def other_tiny(number: int = 0) -> Draft:
 def expected(draft: Draft) -> list[float]:
     """The network of a draft for the request that is sent, in double precision."""
     weights = {name: array.astype(np.float64) for name, array in draft.tensors.items()}
-    x = np.array(_numbers, np.float32).astype(np.float64)
+    x = np.frombuffer(row_of(0), "<f4").astype(np.float64)
     hidden = np.maximum(weights["layers.0.weight"] @ x + weights["layers.0.bias"], 0)
     return list(weights["layers.1.weight"] @ hidden + weights["layers.1.bias"])
-
-
-class Load:
-    """An open loop of `rate` requests a second. `known`: weights digest and numbers by version."""
-
-    def __init__(
-        self, client: RpcClient, rate: float, known: dict[str, tuple[str, list[float]]]
-    ) -> None:
-        self.answers = Answers()
-        self.is_over = False
-        self._is_done = asyncio.Event()
-        self._client, self._rate, self._known = client, rate, known
-        data = memoryview(struct.pack("<64f", *_numbers))
-        x = Tensor(name="x", datatype="FP32", shape=[1, 64], data=data)
-        self._body = InferenceRequest(model_name="tiny", inputs=[x])
-
-    async def run(self) -> None:
-        """Until `is_over`, then until every answer is there."""
-        begun_s = time.monotonic()
-        with Ticks(self._rate) as ticks:
-            while not self.is_over:
-                due = int((time.monotonic() - begun_s) * self._rate) + 1
-                while self.answers.sent < due:
-                    self._ask(begun_s + self.answers.sent / self._rate)
-                await ticks.next()
-        self._is_done.clear()
-        if self.answers.open:
-            with contextlib.suppress(TimeoutError):  # what is open is counted below
-                await asyncio.wait_for(self._is_done.wait(), answers_s_max)
-        self.answers.failures["SILENT"] += self.answers.open
-
-    def _ask(self, due_s: float) -> None:
-        self.answers.sent += 1
-        self.answers.open += 1
-        self._client.call_nowait("infer", self._body, lambda *end: self._ended(due_s, *end))
-
-    def _ended(self, due_s: float, answer: Any, error: MeshError | None) -> None:
-        answers = self.answers
-        answers.open -= 1
-        if not answers.open:
-            self._is_done.set()
-        if error is not None:
-            answers.failures[error.name] += 1
-            return
-        answers.latencies_s.append(time.monotonic() - due_s)
-        answers.versions[answer.model_version] += 1
-        digest, numbers = self._known[answer.model_version]
-        given = struct.unpack("<2f", answer.outputs[0].data)
-        is_near = all(abs(a - b) < difference_max for a, b in zip(given, numbers, strict=True))
-        answers.mixed += answer.lineage.weights != digest or not is_near
 
 
 def runtime_kib(home: Path) -> int:
@@ -170,18 +93,16 @@ async def deploy_first(control: RpcClient) -> None:
 
 async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> dict[str, Any]:
     """The whole run; everything that is claimed."""
-    client = RpcClient(mesh.socket(), "orchestrator")
     control = RpcClient(mesh.socket("control_plane"), "control_plane")
-    await client.connect(5.0)
     await control.connect(5.0)
-    first = _digest_of(await client.call("models", {}), "1")
+    first = await first_digest(mesh)
     known = {"1": (_weights(mesh, first), expected(tiny()))}
     versions = []
     for number, digest in enumerate(digests):
         versions.append((await control.call("publish", Publish(digest=digest))).version)
         known[versions[-1]] = (_weights(mesh, digest), expected(other_tiny(number)))
-    load = Load(client, rate, known)
-    work = asyncio.create_task(load.run())
+    load = SwapLoad(mesh.socket(), rate)
+    await load.open()
     await asyncio.sleep(STEADY_S)
     latencies_s = load.answers.latencies_s
     memory_kib: list[int] = []
@@ -199,19 +120,18 @@ async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> di
         await asyncio.sleep(PAUSE_S)
         steady.append((swapping[-1][1], len(latencies_s)))
         memory_kib.append(await asyncio.to_thread(runtime_kib, mesh.home))
-    steady_ms, swapping_ms = (load.answers.p99_ms(spans) for spans in (steady, swapping))
-    load.is_over = True
-    await work
-    await client.close()
+    await load.stop()
     await control.close()
+    answers = load.judge(known)
+    steady_ms, swapping_ms = answers.p99_ms(steady), answers.p99_ms(swapping)
     return {
         "swaps": swaps,
         "rate_per_s": rate,
-        "sent": load.answers.sent,
-        "failures": {name: count for name, count in load.answers.failures.items() if count},
-        "mixed": load.answers.mixed,
-        "answers_of_the_first": load.answers.versions["1"],
-        "versions_that_answered": len(load.answers.versions),
+        "sent": answers.sent,
+        "failures": dict(answers.failures),
+        "mixed": answers.mixed,
+        "answers_of_the_first": answers.versions["1"],
+        "versions_that_answered": len(answers.versions),
         "p99_ms_steady": steady_ms,
         "p99_ms_swapping": swapping_ms,
         "p99_ratio": round(swapping_ms / steady_ms, 2),
@@ -222,18 +142,21 @@ async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> di
     }
 
 
+async def first_digest(mesh: Mesh) -> str:
+    """Of the version that is deployed."""
+    client = RpcClient(mesh.socket(), "orchestrator")
+    await client.connect(5.0)
+    models = (await client.call("models", {})).models
+    await client.close()
+    found: str = next(row.digest for row in models if (row.name, row.version) == ("tiny", "1"))
+    return found
+
+
 def slope(values: list[int]) -> float:
     """Of a straight line through the values; 0 for fewer than two."""
     if len(values) < 2:
         return 0.0
     return round(float(np.polyfit(np.arange(len(values)), values, 1)[0]), 1)
-
-
-def _digest_of(models: Any, version: str) -> str:
-    found: str = next(
-        row.digest for row in models.models if (row.name, row.version) == ("tiny", version)
-    )
-    return found
 
 
 def _weights(mesh: Mesh, digest: str) -> str:
