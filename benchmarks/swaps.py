@@ -39,9 +39,9 @@ from supervisor import run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "bench"
 STEADY_S = 5.0
-AFTER_S = 0.1
-"""Of a swap: what its end still costs."""
-PAUSE_S = 0.4
+AFTER_S = 0.3
+"""Of a swap: what its end still costs, the standbys that follow included."""
+PAUSE_S = 0.5
 """Between two swaps: the machine is shared and its speed changes, so the steady state that a swap
 is compared with is the one beside it."""
 WARM_SWAPS = 10

@@ -28,7 +28,7 @@ from shared import logs
 from shared.environment import Environment
 from shared.last_good import LastGood, LastGoodFile
 from shared.policy_heartbeat import Heartbeat
-from shared.policy_steps import choose_step
+from shared.policy_steps import choose_step, compare
 from shared.policy_stream import PolicyStream
 from shared.rpc.client import RpcClient
 
@@ -120,6 +120,7 @@ class PolicyFollower:
         if self._role == "active":
             return
         self._role, self._on_disk, self._prepared = "active", None, None
+        self._catch_up()
         self._stream.renew()
         self.report_now()
 
@@ -134,6 +135,19 @@ class PolicyFollower:
             "policy_fenced": self.fenced,
             "policy_items_waiting": self._stream.items.qsize(),
         }
+
+    def _catch_up(self) -> None:
+        """Put in force what the predecessor left on the disk, if it is newer: a standby hears of a
+        set later than those who serve, or its control plane is away."""
+        stored, _reason = self._file.read()
+        if stored is None or compare(stored.position, self.position) != "newer":
+            return
+        if (refusal := self._check(stored.policies)) is not None:
+            log.error("last_good_unusable", reason=refusal, policy_version=self.current.version)
+            return
+        self.current, self.position = stored.policies, stored.position
+        self._on_disk = stored.position
+        self._activate(stored.policies)
 
     def _lost(self) -> None:
         """Also when the control plane drains: a subscription that never ends must not hold it."""

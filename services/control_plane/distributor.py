@@ -29,6 +29,10 @@ log = logs.get("services.control_plane.distributor")
 
 _absent_retry_ms = 500
 """When an instance is missing its successor comes, or it turns stale and is not required."""
+not_required_after_s = 0.1
+"""How long after it is in force standbys hear of a set: their work, as much as that of those who
+serve, would compete with it for the processors. One that is promoted meanwhile reads the set from
+the disk that it takes over."""
 NOWHERE = Position(epoch=0, sequence=0, hash=GENESIS)
 """Older than every place in a log: what instances are told while the log cannot be used."""
 
@@ -105,7 +109,8 @@ class Distributor:
     ) -> Push:
         """Bring the candidate everywhere, or nowhere: POLICY_REJECTED names who said no.
 
-        Standbys and stale instances get it when it is in force: they must not slow a push down.
+        Standbys and stale instances get it a while after it is in force: they must slow down
+        neither a push nor what is served meanwhile.
         `append` puts the commit on the disk; what it raises ends the push, nothing is active then.
         """
         now_s = self._clock.monotonic()
@@ -128,8 +133,10 @@ class Distributor:
                 push.appended(appended_s)
                 self._activate(candidate, push, trace_id)
                 await self._settle(push, "activating")
-                others = self._calls.keys() - push.required
-                self._send_all(others, _carrying("activate", candidate, trace_id))
+                others = {name: self._calls[name] for name in self._calls.keys() - push.required}
+                asyncio.get_running_loop().call_later(
+                    not_required_after_s, self._tell_later, candidate, others, trace_id
+                )
                 self._counters.pushed(
                     prepare_s=prepared_s - now_s,
                     append_s=appended_s - prepared_s,
@@ -180,6 +187,12 @@ class Distributor:
         stored = push.required & push.valid
         self._send_all(stored, _naming("activate", candidate, trace_id))
         self._send_all(push.required - stored, _carrying("activate", candidate, trace_id))
+
+    def _tell_later(self, candidate: Head, others: dict[str, Call], trace_id: str) -> None:
+        """Those of the subscriptions that still are; a later push tells them of itself."""
+        if self.head is candidate:
+            names = {name for name, call in others.items() if self._calls.get(name) is call}
+            self._send_all(names, _carrying("activate", candidate, trace_id))
 
     def _send_all(self, names: Set[str], item: "_Item") -> None:
         for name in names & self._calls.keys():

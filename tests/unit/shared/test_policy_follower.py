@@ -432,3 +432,23 @@ async def test_a_standby_leaves_the_file_until_it_is_promoted(
     assert one.activated == [0, 1, 2]
     one.follower.promoted()
     assert one.follower.statistics()["policy_version"] == 2
+
+
+async def test_a_promoted_standby_serves_what_its_predecessor_had_in_force(
+    teller: Teller, make: Callable[..., Instance]
+) -> None:
+    """Set 2 got to the active one alone, then it died and the control plane said nothing more."""
+    active, standby = make(), make(standby=True)
+    await active.follower.start()
+    await until(lambda: ("active", 1) in teller.states())
+    await standby.follower.start()
+    await until(lambda: teller.states().count(("active", 1)) == 2)
+    teller.first = item("activate", 2)
+    active.follower._stream.restart()
+    await until(lambda: ("active", 2) in teller.states())
+    await active.follower.close()
+    await teller.stop()
+    assert standby.follower.current.version == 1
+    standby.follower.promoted()
+    assert standby.follower.current.version == 2
+    assert standby.activated == [1, 2]
