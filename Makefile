@@ -79,8 +79,9 @@ blocks: compiled ## 10,000,000 requests: do Python's objects grow in any service
 startup: compiled ## cold start, adding and restarting a runtime, a 1.2 GB pack, the first ten requests
 	$(BIN)/python -m benchmarks.startup --out benchmarks/results/startup.json
 
-swaps: compiled ## 100 promotes and rollbacks at 1,000 requests a second: nothing fails, nothing is mixed
+swaps: compiled ## 100 promotes and rollbacks at 1,000 requests a second: nothing fails or is mixed; then 500 fast ones
 	$(BIN)/python -m benchmarks.swaps --out benchmarks/results/swaps.json
+	$(BIN)/python -m benchmarks.swaps --swaps 500 --pause 0.05 --out benchmarks/results/swaps_500.json
 
 failing: compiled ## 10,000 requests that fail: memory, descriptors and threads stay flat
 	$(BIN)/python -m benchmarks.failing --out benchmarks/results/failing.json

@@ -1,12 +1,13 @@
 """Swapping a model under load: `promote` and `rollback` in turn, every answer from one version.
 
-`python -m benchmarks.swaps [--swaps 100] [--rate 1000] [--note TEXT] [--out FILE]` serves `tiny` in
-an open loop from one client process. Each `promote` is of a version with weights of its own, which
-is loaded and warmed for it; each `rollback` goes back to the first, and the other one is no longer
-deployed. An answer counts when its version, its weights digest and its numbers belong together.
-Compared are the p99 of swaps and of the pauses between them; printed is also how the runtime's
-private memory grows from swap to swap after the tenth. Exit code 1 when a request failed, an answer
-was mixed, or memory grew.
+`python -m benchmarks.swaps [--swaps 100] [--rate 1000] [--pause 0.5] [--note TEXT] [--out FILE]`
+serves `tiny` in an open loop from one client process. Each `promote` is of a version with weights
+of its own, which is loaded and warmed for it; each `rollback` goes back to the first, and the other
+one is no longer deployed. An answer counts when its version, its weights digest and its numbers
+belong together. Compared are the p99 of swaps and of the pauses between them; printed is also how
+the runtime's private memory grows from swap to swap after the tenth, and what a request takes one
+client before the first swap and after the last. Exit code 1 when a request failed, an answer was
+mixed, or memory grew.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import asyncio
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -28,6 +30,7 @@ from benchmarks.failing import shape
 from benchmarks.generator import row_of
 from benchmarks.swap_load import SwapLoad
 from contracts.control import Apply, Promote, Publish, Rollback
+from contracts.inference import InferenceRequest, Tensor
 from contracts.policies import DeployedVersion, DeploymentPolicy, DeploymentSpec
 from mortise.throwaway import Mesh
 from services.jobs.bench_packs import tiny
@@ -45,6 +48,8 @@ PAUSE_S = 0.5
 """Between two swaps: the machine is shared and its speed changes, so the steady state that a swap
 is compared with is the one beside it."""
 WARM_SWAPS = 10
+ALONE = 2_000
+"""Requests of one client, before and after."""
 SLOPE_KIB_MAX = 1_024.0
 RATIO_MAX = 1.3
 
@@ -91,7 +96,23 @@ async def deploy_first(control: RpcClient) -> None:
     await control.call("apply", Apply(policies=[only], author="operator", reason="swapped back"))
 
 
-async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> dict[str, Any]:
+async def request_us(mesh: Mesh) -> float:
+    """The median of one client's requests, the first half left out."""
+    client = RpcClient(mesh.socket(), "orchestrator")
+    await client.connect(5.0)
+    x = Tensor(name="x", datatype="FP32", shape=[1, 64], data=memoryview(row_of(0)))
+    body, taken_s = InferenceRequest(model_name="tiny", inputs=[x]), []
+    for _ in range(ALONE):
+        begun_s = time.monotonic()
+        await client.call("infer", body)
+        taken_s.append(time.monotonic() - begun_s)
+    await client.close()
+    return round(statistics.median(taken_s[ALONE // 2 :]) * 1e6, 1)
+
+
+async def measure(
+    mesh: Mesh, digests: list[str], swaps: int, rate: float, pause_s: float
+) -> dict[str, Any]:
     """The whole run; everything that is claimed."""
     control = RpcClient(mesh.socket("control_plane"), "control_plane")
     await control.connect(5.0)
@@ -101,6 +122,7 @@ async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> di
     for number, digest in enumerate(digests):
         versions.append((await control.call("publish", Publish(digest=digest))).version)
         known[versions[-1]] = (_weights(mesh, digest), expected(other_tiny(number)))
+    before_us = await request_us(mesh)
     load = SwapLoad(mesh.socket(), rate)
     await load.open()
     await asyncio.sleep(STEADY_S)
@@ -115,13 +137,14 @@ async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> di
         durations_ms.append(round((time.monotonic() - begun_s) * 1e3, 1))
         if number % 2:
             await deploy_first(control)
-        await asyncio.sleep(AFTER_S)
+        await asyncio.sleep(min(AFTER_S, pause_s))
         swapping.append((began, len(latencies_s)))
-        await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(pause_s)
         steady.append((swapping[-1][1], len(latencies_s)))
         memory_kib.append(await asyncio.to_thread(runtime_kib, mesh.home))
     await load.stop()
     await control.close()
+    after_us = await request_us(mesh)
     answers = load.judge(known)
     steady_ms, swapping_ms = answers.p99_ms(steady), answers.p99_ms(swapping)
     return {
@@ -137,6 +160,8 @@ async def measure(mesh: Mesh, digests: list[str], swaps: int, rate: float) -> di
         "p99_ratio": round(swapping_ms / steady_ms, 2),
         "promote_ms_median": sorted(durations_ms[::2])[len(durations_ms[::2]) // 2],
         "rollback_ms_median": sorted(durations_ms[1::2])[len(durations_ms[1::2]) // 2],
+        "request_us": {"before": before_us, "after": after_us},
+        "request_us_ratio": round(after_us / before_us, 3),
         "private_kib": memory_kib,
         "private_kib_per_swap": slope(memory_kib[WARM_SWAPS:]),
     }
@@ -163,7 +188,7 @@ def _weights(mesh: Mesh, digest: str) -> str:
     return read_manifest(mesh.home / "models", digest).weights
 
 
-def run_swaps(swaps: int, rate: float) -> dict[str, Any]:
+def run_swaps(swaps: int, rate: float, pause_s: float = PAUSE_S) -> dict[str, Any]:
     """On a mesh of its own."""
     with tempfile.TemporaryDirectory(prefix="mob", dir="/tmp") as folder:
         home = Path(folder) / "home"
@@ -171,7 +196,7 @@ def run_swaps(swaps: int, rate: float) -> dict[str, Any]:
         count = (swaps + 1) // 2
         digests = [write_pack(other_tiny(number), home / "models") for number in range(count)]
         with Mesh(home) as mesh, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(measure(mesh, digests, swaps, rate))
+            return runner.run(measure(mesh, digests, swaps, rate, pause_s))
 
 
 def main() -> int:
@@ -179,14 +204,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.swaps")
     parser.add_argument("--swaps", type=int, default=100)
     parser.add_argument("--rate", type=float, default=1_000.0)
+    parser.add_argument("--pause", type=float, default=PAUSE_S, help="seconds between two swaps")
     parser.add_argument("--note", default="", help="kept with the figures")
     parser.add_argument("--out", type=Path, default=None, help="write the result here too")
     options = parser.parse_args()
     load_before = round(os.getloadavg()[0], 1)
-    found = run_swaps(options.swaps, options.rate)
+    found = run_swaps(options.swaps, options.rate, options.pause)
     row = {
         "what": "promote and rollback of `tiny` under an open loop",
-        "command": f"python -m benchmarks.swaps --swaps {options.swaps} --rate {options.rate:g}",
+        "command": f"python -m benchmarks.swaps --swaps {options.swaps} --rate {options.rate:g}"
+        f" --pause {options.pause:g}",
         "goals": {"failed": 0, "p99_ratio": RATIO_MAX, "private_kib_per_swap": SLOPE_KIB_MAX},
         **found,
         "machine": describe_machine() | {"load_average_before": load_before},
