@@ -1,7 +1,10 @@
 """Swapping a model while it serves: nothing fails, nothing is mixed, the old one serves until the
 new one does. `make swaps` does 100 at 1,000 requests a second."""
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +22,13 @@ from contracts.types import UNSET
 from mortise.throwaway import Mesh
 from services.jobs.pack_writer import Draft, write_pack
 from shared.packs import pack_path
+from supervisor import run
 
 SWAPS = WARM_SWAPS + 10
 RATE_PER_S = 200.0
 LONG_ROWS = 32
 """Two seconds of `slow`."""
+STANDBY_S_MAX = 30.0
 
 
 def patient(factor: float) -> Draft:
@@ -85,6 +90,31 @@ def test_a_swap_while_a_2_s_call_runs_ends_on_the_old_one(mesh: Mesh) -> None:
     with mesh.client() as client:
         new = client.infer("slow", inputs={"x": [[1.0]]})
     assert (new.model_version, new.outputs["y"][0, 0]) == (version, 3.0)
+
+
+def orchestrator_with_standby(mesh: Mesh) -> int:
+    """The process that serves, once another one stands ready."""
+    ends_s = time.monotonic() + STANDBY_S_MAX
+    while time.monotonic() < ends_s:
+        rows = run.status(mesh.home)["children"]
+        row = next(row for row in rows if row["service"] == "orchestrator")
+        if row["ready"] and (row["standby"] or {}).get("state") == "ready":
+            return int(row["pid"])
+        time.sleep(0.05)
+    raise AssertionError(f"no standby within {STANDBY_S_MAX} s")
+
+
+def test_an_orchestrator_killed_right_after_a_swap_leaves_it_to_its_successor(mesh: Mesh) -> None:
+    """The standby has not heard of the swap yet: it puts in force what lies on the disk, before
+    its first answer."""
+    version, _ = publish(mesh, patient(5.0))
+    for target in (version, "1", version):
+        pid = orchestrator_with_standby(mesh)
+        promote(mesh, "slow", target)
+        os.kill(pid, signal.SIGKILL)
+        with mesh.client() as client:
+            found = [client.infer("slow", inputs={"x": [[1.0]]}) for _ in range(5)]
+        assert [answer.model_version for answer in found] == [target] * 5
 
 
 def test_a_swap_whose_load_fails_leaves_the_old_serving(mesh: Mesh) -> None:
