@@ -31,7 +31,7 @@ from services.jobs.offered_load import OfferedLoad, Template
 MODEL = "wordy"
 SHORT_MIN, SHORT_MAX, LONG = 4, 64, 2_000
 BODIES = 64
-FLOOD_PER_S, SHORT_PER_S, LONG_PER_S = 12_000.0, 200.0, 4.0
+FLOOD_PER_S, SHORT_PER_S, LONG_PER_S = 24_000.0, 200.0, 4.0
 PATIENT = {"kind": "sla", "name": MODEL, "spec": {"p99_ms": 4_000.0}}
 """Nobody is refused for the time that it would wait: what is measured is that time."""
 WARM_UP_S = 1.0
