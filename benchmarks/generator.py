@@ -212,14 +212,14 @@ async def opened(
     clients = [await dial(load, seed) for seed in range(connections)]
     start_s, count = time.monotonic(), 0
     total = int((WARM_UP_S + seconds) * rate)
-    with Ticks(rate) as ticks:
+    with Ticks() as ticks:
         while count < total:
             due = min(total, int((time.monotonic() - start_s) * rate) + 1)
             for index in range(count, due):
                 clients[index % len(clients)].send(load.take(start_s + index / rate))
             count = max(count, due)
             if count < total:
-                await ticks.next()
+                await ticks.until(start_s + count / rate)
     load.errors += await load.missing(LAST_ANSWERS_S)
     return load
 

@@ -166,11 +166,11 @@ class SteadyLoad:
 
     async def _pace(self) -> None:
         begun_s = time.monotonic()
-        with Ticks(self._rate_per_s) as ticks:
+        with Ticks() as ticks:
             for number in itertools.count():
                 due_s = begun_s + number / self._rate_per_s
-                while time.monotonic() < due_s:
-                    await ticks.next()
+                if time.monotonic() < due_s:
+                    await ticks.until(due_s)
                 self.outcome.sent += 1
                 self._open += 1
                 self._submit(_Request(number, due_s))

@@ -113,12 +113,12 @@ class SwapLoad:
 
     async def _send(self) -> None:
         begun_s, msgid = time.monotonic(), 0
-        with Ticks(self._rate) as ticks:
+        with Ticks() as ticks:
             while not self._is_over:
                 due = int((time.monotonic() - begun_s) * self._rate) + 1
                 while msgid < due:
                     self._due_s[msgid + 1] = begun_s + msgid / self._rate
                     msgid += 1
                     self._clients[msgid % len(self._clients)].send(msgid)
-                await ticks.next()
+                await ticks.until(begun_s + msgid / self._rate)
         self.answers.sent = msgid

@@ -241,7 +241,7 @@ class Load:
             await asyncio.sleep(max(0.0, group.ends_s - self.now_s()))
             return
         total, sent = int((group.ends_s - group.begins_s) * group.amount), 0
-        with Ticks(group.amount) as ticks:
+        with Ticks() as ticks:
             while sent < total:
                 due = min(total, int((self.now_s() - group.begins_s) * group.amount) + 1)
                 for index in range(sent, due):
@@ -250,7 +250,7 @@ class Load:
                     clients[index % len(clients)].send(due_s, self.now_s())
                 sent = max(sent, due)
                 if sent < total:
-                    await ticks.next()
+                    await ticks.until(self._began_s + group.begins_s + sent / group.amount)
 
 
 def main() -> None:

@@ -186,7 +186,7 @@ class OfferedLoad:
     async def _offer(self, began_s: float) -> None:
         measured = self.measured
         total, count = int(measured.seconds * measured.offered_per_s), 0
-        with Ticks(measured.offered_per_s) as ticks:
+        with Ticks() as ticks:
             while count < total:
                 now_s = time.monotonic()
                 due = min(total, int((now_s - began_s) * measured.offered_per_s) + 1)
@@ -194,7 +194,7 @@ class OfferedLoad:
                     self._send(index, began_s + index / measured.offered_per_s)
                 count = max(count, due)
                 if count < total:
-                    await ticks.next()
+                    await ticks.until(began_s + count / measured.offered_per_s)
 
     def _send(self, index: int, due_s: float) -> None:
         measured = self.measured

@@ -1,4 +1,4 @@
-"""A steady beat for whoever sends at a rate: a kernel timer, to some tens of microseconds.
+"""When the next request is due: a kernel timer, to some tens of microseconds.
 
 An event loop's own sleep is rounded to milliseconds; made up for by turning without sleep it takes
 a whole core, which on a small machine is what the server should have had.
@@ -12,9 +12,11 @@ from types import TracebackType
 from typing import Self
 
 PERIOD_S_MIN = 0.0002
-"""Faster beats cost the sender more than they place better: what is due meanwhile goes at once."""
+"""Waking more often costs the sender more than it places better: what is due meanwhile goes at
+once."""
 _libc = ctypes.CDLL(None, use_errno=True)
-_NANOSECONDS = 1_000_000_000
+_ABSOLUTE = 1
+"""TFD_TIMER_ABSTIME. Source: timerfd_settime(2)."""
 
 
 class _Timer(ctypes.Structure):
@@ -23,35 +25,27 @@ class _Timer(ctypes.Structure):
     _fields_ = (
         ("interval_s", ctypes.c_long),
         ("interval_ns", ctypes.c_long),
-        ("first_s", ctypes.c_long),
-        ("first_ns", ctypes.c_long),
+        ("at_s", ctypes.c_long),
+        ("at_ns", ctypes.c_long),
     )
 
 
 class Ticks:
-    """Beats every 1 / `per_s` seconds (PERIOD_S_MIN at least), the first one period after the
-    `with` begins. Use: `with Ticks(rate) as ticks: … await ticks.next()`, on the running loop."""
+    """Waits for moments of `time.monotonic`. Use, on the running loop: `with Ticks() as ticks: …
+    await ticks.until(due_s)`. One waits at a time."""
 
-    def __init__(self, per_s: float) -> None:
-        """Raises ValueError for a rate that is not positive."""
-        if per_s <= 0:
-            raise ValueError(f"a rate is positive, received {per_s:g} a second")
-        self.period_s = max(PERIOD_S_MIN, 1.0 / per_s)
-        self._beat = asyncio.Event()
+    def __init__(self) -> None:
         self._descriptor = -1
+        self._came = asyncio.Event()
+        self._woken_s = 0.0
+        self._timer = _Timer()
 
     def __enter__(self) -> Self:
-        """Start. Raises OSError."""
+        """Raises OSError."""
         self._descriptor = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
-        seconds, nanoseconds = divmod(round(self.period_s * _NANOSECONDS), _NANOSECONDS)
-        timer = _Timer(seconds, nanoseconds, seconds, nanoseconds)
-        if _libc.timerfd_settime(self._descriptor, 0, ctypes.byref(timer), None):
-            error = ctypes.get_errno()
-            os.close(self._descriptor)
-            raise OSError(error, "timerfd_settime")
-        asyncio.get_running_loop().add_reader(self._descriptor, self._on_beat)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._on_time)
         return self
 
     def __exit__(
@@ -60,15 +54,22 @@ class Ticks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop."""
+        """Wait for nothing more."""
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
 
-    async def next(self) -> None:
-        """Until the next beat; at once if one has been missed."""
-        await self._beat.wait()
-        self._beat.clear()
+    async def until(self, due_s: float) -> None:
+        """Return at `due_s` or as soon after it as may be, PERIOD_S_MIN after the last time at the
+        earliest; the loop has a turn in any case. Raises OSError."""
+        self._came.clear()
+        at_ns = max(1, round(max(due_s, self._woken_s + PERIOD_S_MIN) * 1e9))
+        self._timer.at_s, self._timer.at_ns = divmod(at_ns, 1_000_000_000)
+        timer = ctypes.byref(self._timer)
+        if _libc.timerfd_settime(self._descriptor, _ABSOLUTE, timer, None):
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+        await self._came.wait()
+        self._woken_s = time.monotonic()
 
-    def _on_beat(self) -> None:
+    def _on_time(self) -> None:
         os.read(self._descriptor, 8)
-        self._beat.set()
+        self._came.set()

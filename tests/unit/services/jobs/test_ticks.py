@@ -1,4 +1,4 @@
-"""A steady beat: as many as were due, without turning in between."""
+"""Moments are met, never before their time, without turning in between."""
 
 import asyncio
 import os
@@ -11,56 +11,60 @@ import uvloop
 
 from services.jobs.ticks import PERIOD_S_MIN, Ticks
 
-LOOPS = pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop])
 
+@pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_nothing_comes_before_its_time(make: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Odd periods, of which a rounded sum would drift: each of fifty moments has come."""
 
-@LOOPS
-def test_beats_never_come_before_their_time(
-    make: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
-    """The tenth beat of a hundred a second is at least a tenth of a second away."""
-
-    async def ten() -> float:
-        began_s = time.monotonic()
-        with Ticks(100.0) as ticks:
-            for _ in range(10):
-                await ticks.next()
-        return time.monotonic() - began_s
+    async def late_s() -> list[float]:
+        began_s, found = time.monotonic(), []
+        with Ticks() as ticks:
+            for number in range(1, 51):
+                due_s = began_s + number / 701
+                await ticks.until(due_s)
+                found.append(time.monotonic() - due_s)
+        return found
 
     with asyncio.Runner(loop_factory=make) as runner:
-        assert runner.run(ten()) >= 0.099
+        assert min(runner.run(late_s())) > -1e-6
 
 
-async def test_a_beat_that_was_missed_is_not_waited_for() -> None:
-    """Whoever is late goes on at once."""
-    with Ticks(2.0) as ticks:
-        await asyncio.sleep(0.6)
-        missed = asyncio.ensure_future(ticks.next())
-        await asyncio.sleep(0)
-        assert missed.done()
+async def test_a_moment_that_has_passed_is_not_waited_for_but_others_have_a_turn() -> None:
+    """Whoever is behind goes on at once, and answers are still read."""
+    turns: list[int] = []
+    with Ticks() as ticks:
+        for number in range(3):
+            asyncio.get_running_loop().call_soon(turns.append, number)
+            async with asyncio.timeout(5.0):
+                await ticks.until(time.monotonic() - 10.0)
+            assert turns == list(range(number + 1))
+        async with asyncio.timeout(5.0):
+            await ticks.until(0.0)
+
+
+async def test_moments_close_together_are_met_together() -> None:
+    """A thousand that are all due take a thousand least periods."""
+    began_s = time.monotonic()
+    with Ticks() as ticks:
+        for _ in range(50):
+            await ticks.until(began_s)
+    assert time.monotonic() - began_s >= 49 * PERIOD_S_MIN
 
 
 async def test_waiting_takes_no_processor_time() -> None:
     """Which a loop that turns until it is time does: half a second of it, all of it."""
     before = resource.getrusage(resource.RUSAGE_SELF)
-    ends_s = time.monotonic() + 0.5
-    with Ticks(500.0) as ticks:
-        while time.monotonic() < ends_s:
-            await ticks.next()
+    began_s = time.monotonic()
+    with Ticks() as ticks:
+        for number in range(250):
+            await ticks.until(began_s + number / 500)
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
-
-
-def test_very_fast_beats_are_bounded_and_no_rate_is_refused() -> None:
-    """What is due between two beats goes with the later one."""
-    assert Ticks(1e6).period_s == PERIOD_S_MIN
-    with pytest.raises(ValueError, match="a rate is positive, received 0 a second"):
-        Ticks(0.0)
 
 
 async def test_nothing_stays_open() -> None:
     """Not the timer, also when the body raises."""
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(KeyError), Ticks(10.0):
+    with pytest.raises(KeyError), Ticks():
         raise KeyError("body")
     assert len(os.listdir("/proc/self/fd")) == before
