@@ -23,7 +23,7 @@ import msgpack
 import uvloop
 
 from services.jobs.frames import Frames
-from services.jobs.ticks import Ticks
+from services.jobs.ticks import send_at
 
 OPEN_CONNECTIONS = 16
 DECODE_EACH = 64
@@ -210,16 +210,12 @@ async def opened(
     """`rate` requests a second, each due at its own time whether or not others were answered."""
     load = Load()
     clients = [await dial(load, seed) for seed in range(connections)]
-    start_s, count = time.monotonic(), 0
+
+    def send(number: int, due_s: float) -> None:
+        clients[number % len(clients)].send(load.take(due_s))
+
     total = int((WARM_UP_S + seconds) * rate)
-    with Ticks() as ticks:
-        while count < total:
-            due = min(total, int((time.monotonic() - start_s) * rate) + 1)
-            for index in range(count, due):
-                clients[index % len(clients)].send(load.take(start_s + index / rate))
-            count = max(count, due)
-            if count < total:
-                await ticks.until(start_s + count / rate)
+    await send_at(rate, send, began_s=time.monotonic(), total=total)
     load.errors += await load.missing(LAST_ANSWERS_S)
     return load
 

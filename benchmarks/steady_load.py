@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgpack
 
 from contracts.limits import PROTOCOL_VERSION
-from services.jobs.ticks import Ticks
+from services.jobs.ticks import send_at
 
 connect_s_max = 2.0
 answer_s_max = 5.0
@@ -120,7 +120,8 @@ class SteadyLoad:
         self._idle = asyncio.Event()
 
     async def __aenter__(self) -> "SteadyLoad":
-        self._pacer = asyncio.create_task(self._pace())
+        pacing = send_at(self._rate_per_s, self._begin, began_s=time.monotonic())
+        self._pacer = asyncio.create_task(pacing)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -164,16 +165,10 @@ class SteadyLoad:
         else:
             self._retry(request)
 
-    async def _pace(self) -> None:
-        begun_s = time.monotonic()
-        with Ticks() as ticks:
-            for number in itertools.count():
-                due_s = begun_s + number / self._rate_per_s
-                if time.monotonic() < due_s:
-                    await ticks.until(due_s)
-                self.outcome.sent += 1
-                self._open += 1
-                self._submit(_Request(number, due_s))
+    def _begin(self, number: int, due_s: float) -> None:
+        self.outcome.sent += 1
+        self._open += 1
+        self._submit(_Request(number, due_s))
 
     def _retry(self, request: _Request) -> None:
         self.outcome.retried += 1

@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 
 from benchmarks.generator import OPEN_CONNECTIONS, Client
-from services.jobs.ticks import Ticks
+from services.jobs.ticks import send_at
 
 answers_s_max = 10.0
 difference_max = 1e-4
@@ -58,7 +58,6 @@ class SwapLoad:
         self._clients: list[_Client] = []
         self._due_s: dict[int, float] = {}
         self._frames: list[bytes] = []
-        self._is_over = False
         self._all_answered = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
 
@@ -69,13 +68,14 @@ class SwapLoad:
         for _ in range(OPEN_CONNECTIONS):
             _, client = await loop.create_unix_connection(lambda: _Client(load, 0), self._path)
             self._clients.append(client)
-        self._work = asyncio.create_task(self._send())
+        self._work = asyncio.create_task(send_at(self._rate, self._send, began_s=time.monotonic()))
 
     async def stop(self) -> None:
         """Send no more; returns when every answer is there, or has not come in time."""
         assert self._work is not None, "it is open"
-        self._is_over = True
-        await self._work
+        self._work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._work
         with contextlib.suppress(TimeoutError):  # what is open is counted below
             async with asyncio.timeout(answers_s_max):
                 while self._due_s:
@@ -111,14 +111,8 @@ class SwapLoad:
             self.answers.mixed += answer["lineage"]["weights"] != digest or not is_near
         return self.answers
 
-    async def _send(self) -> None:
-        begun_s, msgid = time.monotonic(), 0
-        with Ticks() as ticks:
-            while not self._is_over:
-                due = int((time.monotonic() - begun_s) * self._rate) + 1
-                while msgid < due:
-                    self._due_s[msgid + 1] = begun_s + msgid / self._rate
-                    msgid += 1
-                    self._clients[msgid % len(self._clients)].send(msgid)
-                await ticks.until(begun_s + msgid / self._rate)
-        self.answers.sent = msgid
+    def _send(self, number: int, due_s: float) -> None:
+        self.answers.sent += 1
+        msgid = number + 1
+        self._due_s[msgid] = due_s
+        self._clients[msgid % len(self._clients)].send(msgid)

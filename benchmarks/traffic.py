@@ -21,7 +21,7 @@ import msgpack
 import msgspec
 import uvloop
 
-from services.jobs.ticks import Ticks
+from services.jobs.ticks import send_at
 
 LAST_ANSWERS_S = 6.0
 OPEN_CONNECTIONS = 16
@@ -240,17 +240,14 @@ class Load:
                 client.send(self.now_s(), self.now_s())
             await asyncio.sleep(max(0.0, group.ends_s - self.now_s()))
             return
-        total, sent = int((group.ends_s - group.begins_s) * group.amount), 0
-        with Ticks() as ticks:
-            while sent < total:
-                due = min(total, int((self.now_s() - group.begins_s) * group.amount) + 1)
-                for index in range(sent, due):
-                    self.open += 1
-                    due_s = group.begins_s + index / group.amount
-                    clients[index % len(clients)].send(due_s, self.now_s())
-                sent = max(sent, due)
-                if sent < total:
-                    await ticks.until(self._began_s + group.begins_s + sent / group.amount)
+
+        def send(number: int, due_s: float) -> None:
+            self.open += 1
+            clients[number % len(clients)].send(due_s - self._began_s, self.now_s())
+
+        total = int((group.ends_s - group.begins_s) * group.amount)
+        begins_s = self._began_s + group.begins_s
+        await send_at(group.amount, send, began_s=begins_s, total=total)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 
 from services.jobs.frames import Frames
-from services.jobs.ticks import Ticks
+from services.jobs.ticks import send_at
 
 CONNECTIONS = 16
 IN_FLIGHT_MAX = 20_000
@@ -123,7 +123,9 @@ class OfferedLoad:
             self._connections.append(connection)
         self._is_over = False
         began_cpu_s, began_s = _cpu_s(), time.monotonic()
-        await self._offer(began_s)
+        rate_per_s = measured.offered_per_s
+        total = int(measured.seconds * rate_per_s)
+        await send_at(rate_per_s, self._send, began_s=began_s, total=total)
         spent_s = time.monotonic() - began_s
         measured.generator_cpu_share = (_cpu_s() - began_cpu_s) / max(spent_s, 1e-9)
         await self._wait_for_last_answers()
@@ -182,19 +184,6 @@ class OfferedLoad:
             except OSError:
                 continue  # a restart: tried again until the load is over
             return
-
-    async def _offer(self, began_s: float) -> None:
-        measured = self.measured
-        total, count = int(measured.seconds * measured.offered_per_s), 0
-        with Ticks() as ticks:
-            while count < total:
-                now_s = time.monotonic()
-                due = min(total, int((now_s - began_s) * measured.offered_per_s) + 1)
-                for index in range(count, due):
-                    self._send(index, began_s + index / measured.offered_per_s)
-                count = max(count, due)
-                if count < total:
-                    await ticks.until(began_s + count / measured.offered_per_s)
 
     def _send(self, index: int, due_s: float) -> None:
         measured = self.measured

@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -73,3 +74,26 @@ class Ticks:
     def _on_time(self) -> None:
         os.read(self._descriptor, 8)
         self._came.set()
+
+
+async def send_at(
+    rate_per_s: float,
+    send: Callable[[int, float], None],
+    *,
+    began_s: float,
+    total: int | None = None,
+) -> None:
+    """Call `send(number, due_s)` for the numbers from 0, number n due at `began_s` + n / rate on
+    `time.monotonic`: `total` of them, or until cancelled. What is due together goes together, and
+    between two such lots the loop has a turn."""
+    sent = 0
+    with Ticks() as ticks:
+        while True:
+            due = int((time.monotonic() - began_s) * rate_per_s) + 1
+            due = due if total is None else min(due, total)
+            for number in range(sent, due):
+                send(number, began_s + number / rate_per_s)
+            sent = max(sent, due)
+            if sent == total:
+                return
+            await ticks.until(began_s + sent / rate_per_s)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from services.jobs.ticks import PERIOD_S_MIN, Ticks
+from services.jobs.ticks import PERIOD_S_MIN, Ticks, send_at
 
 
 @pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -67,4 +67,33 @@ async def test_nothing_stays_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(KeyError), Ticks():
         raise KeyError("body")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_each_number_is_sent_once_in_order_and_not_before_it_is_due() -> None:
+    """A rate that has begun half a second ago: what is due by now goes at once, the rest later."""
+    sent: list[tuple[int, float]] = []
+    began_s = time.monotonic() - 0.5
+
+    def send(number: int, due_s: float) -> None:
+        assert time.monotonic() >= due_s - 1e-6
+        sent.append((number, due_s))
+
+    await send_at(100.0, send, began_s=began_s, total=60)
+    assert sent == [(number, began_s + number / 100.0) for number in range(60)]
+    await send_at(100.0, send, began_s=began_s, total=0)
+    assert len(sent) == 60
+
+
+async def test_without_a_total_it_goes_on_until_cancelled() -> None:
+    """And leaves no timer behind."""
+    before, sent = len(os.listdir("/proc/self/fd")), asyncio.Event()
+    task = asyncio.create_task(
+        send_at(1_000.0, lambda number, _due_s: number > 9 and sent.set(), began_s=time.monotonic())
+    )
+    await asyncio.wait_for(sent.wait(), 10.0)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert len(os.listdir("/proc/self/fd")) == before
