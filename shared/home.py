@@ -41,10 +41,16 @@ class SupervisorTable(Strict, frozen=True, kw_only=True):
     log_files_max: Annotated[int, Meta(ge=1, le=100)] = 5
 
 
+PollMicroseconds = Annotated[int, Meta(ge=0, le=10_000)]
+"""How long an idle loop may turn instead of sleeping where that pays (`shared/polling.py`)."""
+poll_us_default = 300
+
+
 class OrchestratorTable(Strict, frozen=True, kw_only=True):
     """`[orchestrator]`."""
 
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = connections_max_default
+    poll_us: PollMicroseconds = poll_us_default
 
 
 class RuntimeTable(Strict, frozen=True, kw_only=True):
@@ -59,6 +65,7 @@ class RuntimeTable(Strict, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=0, le=1_024)] = 0
     standby: bool = True
     memory_mib_max: Annotated[int, Meta(ge=256)] = 8_192
+    poll_us: PollMicroseconds = poll_us_default
     trusted_code: list[str] = field(default_factory=list)
     backends: list[Name] = field(default_factory=list)
 

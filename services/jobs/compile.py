@@ -23,7 +23,7 @@ from services.jobs.progress import report, run
 from shared.compiled import PLACE, Build, digest_of, tag
 
 MODULES = (
-    "shared.access", "shared.clock", "shared.deadline", "shared.metrics",
+    "shared.access", "shared.clock", "shared.deadline", "shared.metrics", "shared.polling",
     "shared.wire.framing", "shared.wire.heads", "shared.wire.walk",
     "shared.rpc.answers", "shared.rpc.call", "shared.rpc.connection", "shared.rpc.counters",
     "shared.rpc.dispatch",

@@ -40,6 +40,7 @@ from shared.channel import Pressure
 from shared.environment import Environment
 from shared.pack_cache import VerifiedCache
 from shared.policy_follower import PolicyFollower, ReportParts
+from shared.polling import Poller
 from shared.rpc.call import Deferred
 from shared.rpc.server import DEFERRED, Call, Handler
 from shared.service import Readiness, Service, Unfit
@@ -57,6 +58,7 @@ class ModelRuntime(Service):
         self._clock = environment.clock
         self._generations: Generations[Model] = Generations()
         self._counters = Counters()
+        self._poller = Poller(environment.clock, environment.config.poll_us / 1e6)
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `Service`."""
@@ -147,6 +149,8 @@ class ModelRuntime(Service):
             **self._counters.statistics(),
             "batches_pending": self._compute_thread.pending,
             "budget_used_bytes": used_bytes(self._generations.held()),
+            "polls": self._poller.polls,
+            "polls_in_vain": self._poller.in_vain,
             "models_ready": sum(row.state == "ready" for row in self._generations.rows()),
             **self._follower.statistics(),
         }
@@ -161,6 +165,7 @@ class ModelRuntime(Service):
         if pending == 0:
             answer = self._quick(body, int(call.received_s * 1e6))
             if answer is not None:
+                self._poller.touched(0, is_quiet=answer.outputs[0].shape[0] == 1)
                 return answer
         elif pending >= queue_batches_max:
             raise MeshError(
@@ -227,6 +232,7 @@ class ModelRuntime(Service):
                 self._counters.isolated(generation.name, generation.version, isolated, extra)
             credits = max(0, credits_batches - self._compute_thread.pending)
             batch.answer(outcome, self._clock.monotonic_us(), credits)
+        self._poller.touched(0, is_quiet=batch.rows == 1 and self._compute_thread.pending == 0)
         if generation.unwanted_since_s is not None:
             self._reconciler.collect()
 

@@ -47,11 +47,15 @@ from services.orchestrator.stamps import late
 from services.orchestrator.tokens import divide_tokens, token_parts
 from shared.access import EVERY_TENANT
 from shared.clock import Clock
+from shared.polling import Poller
 from shared.rpc.call import DEFERRED, Call, Deferred
 
 _UNSET: Final = UNSET
 _EVERY_TENANT: Final = EVERY_TENANT
 _partial: Final = partial
+_AFTER_ASKING: Final = 0
+_AFTER_ANSWERING: Final = 1
+"""The two pauses of one caller who asks again at once: for the runtime, and for the caller."""
 
 
 class Pipeline:
@@ -67,8 +71,10 @@ class Pipeline:
         spool: Spool,
         fabric: Path,
         runtimes: Sequence[Path],
+        poll_s: float = 0.0,
     ) -> None:
         self.tally = Tally()
+        self._poller = Poller(clock, poll_s, moments=2)
         self._arrived: list[Call] = []
         self._alarm = Alarm(clock, self._ring)
         self.works: Wheel[Work] = Wheel(deadline_grain_s, self._alarm.by)
@@ -144,6 +150,7 @@ class Pipeline:
             for part in work.parts:
                 push(part, work.received_s)
         self.dispatcher.pump()
+        self._poller.touched(_AFTER_ASKING, self.works.count <= 1)
 
     def _admit(self, call: Call) -> Work:
         """The request with its parts, everything that it needs counted. Raises MeshError before
@@ -239,6 +246,7 @@ class Pipeline:
                     self.shadows.offer(work)
                 self._end(work, Outcome.ANSWERED)
                 call.reply(answer)
+        self._poller.touched(_AFTER_ANSWERING, self.works.count == 0)
 
     def _refuse(self, call: Call, error: MeshError) -> None:
         """The request ends at the door."""
@@ -316,6 +324,8 @@ class Pipeline:
             "retries_refused": dispatcher.retries.refused,
             **dispatcher.forecast.statistics(),
             "memory_shed": self.memory_gate.refused,
+            "polls": self._poller.polls,
+            "polls_in_vain": self._poller.in_vain,
             "features_calls": self.features.calls,
             "features_rows": self.features.rows,
             **self.breakers.statistics(),

@@ -54,6 +54,7 @@ class Orchestrator(Service):
             clock=environment.clock,
             plan_of=self._plans.of,
             spool=self._spool,
+            poll_s=environment.config.poll_us / 1e6,
             fabric=socket_path(run_dir, "data_fabric"),
             runtimes=[
                 socket_path(run_dir, "model_runtime", index)

@@ -26,6 +26,7 @@ log_mib_max = 8
 log_files_max = 2
 [orchestrator]
 connections_max = 100
+poll_us = 50
 [runtime]
 backend = "torch"
 replicas = 2
@@ -33,6 +34,7 @@ replicas_max = 4
 threads = 3
 standby = false
 memory_mib_max = 1024
+poll_us = 0
 trusted_code = ["sha256:00"]
 [sources.flights]
 kind = "parquet"
@@ -50,6 +52,7 @@ def test_every_key_of_the_file_is_read() -> None:
     assert config.run_dir == "/run/mortise"
     assert config.supervisor.log_mib_max == 8
     assert config.orchestrator.connections_max == 100
+    assert (config.orchestrator.poll_us, config.runtime.poll_us) == (50, 0)
     assert config.runtime.threads == 3
     assert config.sources["flights"].path == "data/flights-*.parquet"
     assert config.access["1001"].risk_level_min == 2
@@ -65,6 +68,8 @@ def test_every_key_of_the_file_is_read() -> None:
         (b"home_version = 1\nhome = 1", "`home`"),
         (b"home_version = 1\n[orchestrator]\nconections_max = 5", "`conections_max`"),
         (b"home_version = 1\n[orchestrator]\nconnections_max = 0", "connections_max"),
+        (b"home_version = 1\n[orchestrator]\npoll_us = 10001", "orchestrator.poll_us"),
+        (b"home_version = 1\n[runtime]\npoll_us = -1", "runtime.poll_us"),
         (b"home_version = 1\n[runtime]\nreplicas = 'two'", "runtime.replicas"),
         (
             b"home_version = 1\n[runtime]\nreplicas = 9\nreplicas_max = 2",
