@@ -166,8 +166,8 @@ class Orchestrator(Service):
         reasons += self.pipeline.memory_gate.reasons(self.environment.clock.monotonic())
         if any(plan.view for plan in routed) and not self.pipeline.features.is_there:
             reasons.append("the data fabric is away")
-        if not self._shipper.is_reachable:
-            reasons.append("the control plane is away; receipts stay in the spool")
+        if self._shipper.fault:
+            reasons.append(f"{self._shipper.fault}; receipts stay in the spool")
         is_degraded = bool(reasons)
         blocking = []
         if self._follower.position is None:

@@ -23,6 +23,9 @@ from shared.rpc.client import RpcClient
 
 log = logs.get("services.orchestrator.spool")
 _RECEIPT, _COMBINATION = RECEIPT[0], COMBINATION[0]
+_AWAY = "the control plane is away"
+_NO_ANSWER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
+"""Errors of a call that nobody answered."""
 
 
 def shipment(spool: str, part: Part) -> Receipts:
@@ -40,6 +43,13 @@ def shipment(spool: str, part: Part) -> Receipts:
     )
 
 
+def _fault_of(error: MeshError) -> str:
+    """What health says of a failed call."""
+    if error.name in _NO_ANSWER:
+        return _AWAY
+    return f"the control plane takes no receipts: {error.name}: {error.message}"
+
+
 def _list_of(encoded: list[bytes]) -> Raw:
     """An encoded list of encoded objects: one to splice instead of hundreds."""
     return Raw(b"".join((b"\xdd", len(encoded).to_bytes(4, "big"), *encoded)))
@@ -49,9 +59,9 @@ class Shipper:
     """The background task that empties the spool; `shipped` counts records. It begins once
     `begins` is set: when the receipts of dead processes, the oldest, have been found.
 
-    `is_reachable`: the control plane answered lately. Its socket is held by the supervisor, so a
-    connection alone means nothing; it is pinged before the first records, after each failure and
-    while there is nothing to ship.
+    `fault` is why receipts do not get away, "" while they do. The supervisor holds the control
+    plane's socket, so a connection alone means nothing; it is pinged before the first records,
+    after each failure and while there is nothing to ship.
     """
 
     def __init__(self, spool: Spool, client: RpcClient, emptied: asyncio.Event) -> None:
@@ -59,7 +69,7 @@ class Shipper:
         self._client = client
         self._emptied = emptied
         self.begins = asyncio.Event()
-        self.is_reachable = False
+        self.fault = _AWAY
         self.shipped = 0
         self.failures = 0
 
@@ -68,15 +78,16 @@ class Shipper:
         backoff_s, idle_s = ship_interval_s, control_plane_probe_s
         while True:
             try:
-                if not self.is_reachable or idle_s >= control_plane_probe_s:
+                if self.fault or idle_s >= control_plane_probe_s:
                     await self._client.call("ping", Empty())
-                    self.is_reachable, backoff_s, idle_s = True, ship_interval_s, 0.0
-                while self.begins.is_set() and await self.ship():
                     idle_s = 0.0
+                while self.begins.is_set() and await self.ship():
+                    self.fault, idle_s = "", 0.0
+                self.fault, backoff_s = "", ship_interval_s
             except MeshError as error:
-                if self.is_reachable:
+                if not self.fault:
                     log.warning("receipts_not_shipped", reason=str(error))
-                self.is_reachable = False
+                self.fault = _fault_of(error)
                 self.failures += 1
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, ship_backoff_s_max)

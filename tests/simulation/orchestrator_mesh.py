@@ -463,7 +463,7 @@ async def serving(mesh: Mesh, *, without: tuple[str, ...] = ()) -> AsyncIterator
                 )
             for fake, is_there in (
                 ("data_fabric", lambda: mesh.service.pipeline.features.is_there),
-                ("control_plane", lambda: mesh.service._shipper.is_reachable),
+                ("control_plane", lambda: not mesh.service._shipper.fault),
             ):
                 if fake not in without:
                     await mesh.wait_for(is_there, f"the answer of the {fake}")

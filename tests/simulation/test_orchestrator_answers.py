@@ -233,7 +233,7 @@ async def test_health_says_what_is_missing() -> None:
         assert (health.ready, health.degraded) == (True, True)
         assert health.reasons == ["the data fabric is away"]
         await mesh.control_plane.kill()
-        await mesh.wait_for(lambda: not mesh.service._shipper.is_reachable, "its loss", 3.0)
+        await mesh.wait_for(lambda: bool(mesh.service._shipper.fault), "its loss", 3.0)
         await mesh.runtime.kill()
         await mesh.wait_for(lambda: not mesh.service.readiness().ready, "the loss of the replica")
         health = await mesh.client.call("health", Empty())

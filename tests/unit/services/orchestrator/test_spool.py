@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from contracts.control import Receipts, ReceiptsStored
 from contracts.errors import MeshError
+from contracts.types import Empty
 from services.orchestrator.combinations import Combined
 from services.orchestrator.config import ship_bytes_max, ship_receipts_max
 from services.orchestrator.segment import (
@@ -460,6 +461,67 @@ async def test_another_call_follows_while_records_wait(tmp_path: Path) -> None:
     client = FakeClient(stores=ship_receipts_max)
     shipper = Shipper(files.spool, cast(RpcClient, client), asyncio.Event())
     assert [await shipper.ship() for _ in range(3)] == [True, False, False]
+
+
+class RefusingClient:
+    """A control plane that answers pings, and receipts with `error`, if any."""
+
+    def __init__(self) -> None:
+        self.error: MeshError | None = None
+        self.calls: list[str] = []
+        self.called = asyncio.Event()
+
+    async def call(self, method: str, body: Any) -> Any:
+        """Count, refuse or take everything."""
+        self.calls.append(method)
+        self.called.set()
+        if method == "ping":
+            return Empty()
+        if self.error is not None:
+            raise self.error
+        return ReceiptsStored(through=sent(body).through, counted=1, duplicates=0)
+
+    async def turns(self, method: str, times: int) -> None:
+        """Until it was called so often more."""
+        wanted = self.calls.count(method) + times
+        async with asyncio.timeout(10.0):
+            while self.calls.count(method) < wanted:
+                self.called.clear()
+                await self.called.wait()
+
+
+async def test_a_full_disk_of_the_control_plane_is_not_taken_for_its_absence(
+    tmp_path: Path,
+) -> None:
+    """It answers pings all the while: health says what it answers to receipts, without a pause
+    after each ping; whoever does not answer is away; and nothing is said once they get away."""
+    files = Files(tmp_path)
+    file, client = files.make(), RefusingClient()
+    shipper = Shipper(files.spool, cast(RpcClient, client), asyncio.Event())
+    shipper.begins.set()
+    assert shipper.fault == "the control plane is away", "it has not answered yet"
+    task = asyncio.create_task(shipper.run())
+    await client.turns("ping", 1)
+    assert shipper.fault == ""
+    client.error = MeshError("DISK_FULL", "ledger.db: no space is left")
+    file.append(b"R" + receipt(1))
+    await client.turns("receipts", 1)
+    for _ in range(3):
+        assert shipper.fault == (
+            "the control plane takes no receipts: DISK_FULL: ledger.db: no space is left"
+        )
+        await client.turns("ping", 1)
+    client.error = MeshError("UNAVAILABLE", "nobody there")
+    await client.turns("receipts", 1)
+    await asyncio.sleep(0)
+    assert shipper.fault == "the control plane is away"
+    client.error = None
+    await client.turns("receipts", 1)
+    await asyncio.sleep(0)
+    assert (shipper.fault, file.acknowledged) == ("", 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def test_dead_processes_files_are_shipped_first(tmp_path: Path) -> None:
