@@ -12,7 +12,7 @@ from typing import Final
 from shared.clock import Clock
 
 share_min: Final = 0.75
-"""A loop turns where so many of the pauses of late were shorter than the window."""
+"""A loop turns where so many of the pauses of late were quiet and shorter than the window."""
 memory: Final = 1 / 16
 """The weight of the latest pause."""
 aside_s: Final = 500e-6
@@ -20,31 +20,32 @@ aside_s: Final = 500e-6
 
 
 class Poller:
-    """Of one loop, on its thread only. `moments` ≥ 1 kinds of pauses are learnt apart; a window of
-    0 s turns it off. `polls` counts pauses in which it turned, `in_vain` those that were longer."""
+    """Of one loop, on its thread only. A window of 0 s turns it off. `polls` counts pauses in which
+    it turned, `in_vain` those of them that were longer."""
 
-    __slots__ = ("_clock", "_latest", "_loop", "_shares", "_touched_s", "_turned_s",
-                 "_until_s", "_window_s", "in_vain", "is_turning", "polls")  # fmt: skip
+    __slots__ = ("_clock", "_loop", "_share", "_touched_s", "_turned_s", "_until_s",
+                 "_was_quiet", "_window_s", "in_vain", "is_turning", "polls")  # fmt: skip
 
-    def __init__(self, clock: Clock, window_s: float, moments: int = 1) -> None:
+    def __init__(self, clock: Clock, window_s: float) -> None:
         self.polls = self.in_vain = 0
         self._clock = clock
         self._window_s = window_s
-        self._shares = [0.0] * moments
-        self._latest = 0
+        self._share = 0.0
+        self._was_quiet = False
         self._touched_s = self._until_s = self._turned_s = 0.0
         self.is_turning = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def touched(self, moment: int, is_quiet: bool) -> None:
-        """Something was done, and a pause of this kind begins. `is_quiet`: there is so little in
-        progress that the loop would sleep; else it is left alone."""
+    def touched(self, is_quiet: bool) -> None:
+        """Something was done, and a pause begins. `is_quiet`: for one caller, with nobody else's
+        requests in progress; among several the processes wake each other, and need the cores."""
         if not self._window_s:
             return
         now_s = self._clock.monotonic()
-        self._learn(now_s - self._touched_s <= self._window_s)
-        self._touched_s, self._latest = now_s, moment
-        if not is_quiet or self._shares[moment] < share_min:
+        is_short = self._was_quiet and now_s - self._touched_s <= self._window_s
+        self._share += ((1.0 if is_short else 0.0) - self._share) * memory
+        self._touched_s, self._was_quiet = now_s, is_quiet
+        if not is_quiet or self._share < share_min:
             self._until_s = 0.0
             return
         self.polls += 1
@@ -55,15 +56,11 @@ class Poller:
                 self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self._turn)
 
-    def _learn(self, is_short: bool) -> None:
-        outcome = 1.0 if is_short else 0.0
-        self._shares[self._latest] += (outcome - self._shares[self._latest]) * memory
-
     def _turn(self) -> None:
         now_s, before_s = self._clock.monotonic(), self._turned_s
         self._turned_s = now_s
         if now_s - before_s > aside_s and self._touched_s <= before_s:
-            self._shares[self._latest] /= 2
+            self._share /= 2
             self._until_s = 0.0
         if now_s <= self._until_s:
             assert self._loop is not None

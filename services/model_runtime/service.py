@@ -165,7 +165,7 @@ class ModelRuntime(Service):
         if pending == 0:
             answer = self._quick(body, int(call.received_s * 1e6))
             if answer is not None:
-                self._poller.touched(0, is_quiet=answer.outputs[0].shape[0] == 1)
+                self._poller.touched(answer.outputs[0].shape[0] == 1)
                 return answer
         elif pending >= queue_batches_max:
             raise MeshError(
@@ -232,7 +232,7 @@ class ModelRuntime(Service):
                 self._counters.isolated(generation.name, generation.version, isolated, extra)
             credits = max(0, credits_batches - self._compute_thread.pending)
             batch.answer(outcome, self._clock.monotonic_us(), credits)
-        self._poller.touched(0, is_quiet=batch.rows == 1 and self._compute_thread.pending == 0)
+        self._poller.touched(batch.rows == 1 and self._compute_thread.pending == 0)
         if generation.unwanted_since_s is not None:
             self._reconciler.collect()
 

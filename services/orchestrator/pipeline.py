@@ -53,9 +53,6 @@ from shared.rpc.call import DEFERRED, Call, Deferred
 _UNSET: Final = UNSET
 _EVERY_TENANT: Final = EVERY_TENANT
 _partial: Final = partial
-_AFTER_ASKING: Final = 0
-_AFTER_ANSWERING: Final = 1
-"""The two pauses of one caller who asks again at once: for the runtime, and for the caller."""
 
 
 class Pipeline:
@@ -74,7 +71,7 @@ class Pipeline:
         poll_s: float = 0.0,
     ) -> None:
         self.tally = Tally()
-        self._poller = Poller(clock, poll_s, moments=2)
+        self._poller = Poller(clock, poll_s)
         self._arrived: list[Call] = []
         self._alarm = Alarm(clock, self._ring)
         self.works: Wheel[Work] = Wheel(deadline_grain_s, self._alarm.by)
@@ -150,7 +147,7 @@ class Pipeline:
             for part in work.parts:
                 push(part, work.received_s)
         self.dispatcher.pump()
-        self._poller.touched(_AFTER_ASKING, self.works.count <= 1)
+        self._poller.touched(self.works.count <= 1)
 
     def _admit(self, call: Call) -> Work:
         """The request with its parts, everything that it needs counted. Raises MeshError before
@@ -246,7 +243,7 @@ class Pipeline:
                     self.shadows.offer(work)
                 self._end(work, Outcome.ANSWERED)
                 call.reply(answer)
-        self._poller.touched(_AFTER_ANSWERING, self.works.count == 0)
+        self._poller.touched(self.works.count == 0)
 
     def _refuse(self, call: Call, error: MeshError) -> None:
         """The request ends at the door."""

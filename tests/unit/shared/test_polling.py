@@ -15,13 +15,13 @@ LEARNT = 25
 class Pauses:
     """A poller whose time passes by itself while its loop turns."""
 
-    def __init__(self, window_s: float = WINDOW_S, moments: int = 1) -> None:
+    def __init__(self, window_s: float = WINDOW_S) -> None:
         self.clock = ManualClock()
-        self.poller = Poller(self.clock, window_s, moments)
+        self.poller = Poller(self.clock, window_s)
 
-    async def after(self, pause_s: float, moment: int = 0, *, is_quiet: bool = True) -> int:
+    async def after(self, pause_s: float, *, is_quiet: bool = True) -> int:
         """Something is done, then there is a pause: in how many turns of it the loop turned."""
-        self.poller.touched(moment, is_quiet)
+        self.poller.touched(is_quiet)
         turns, left_s = 0, pause_s
         await asyncio.sleep(0)
         while left_s > TURN_S / 2 and self.poller.is_turning:
@@ -32,10 +32,10 @@ class Pauses:
         self.clock.advance(max(0.0, left_s))
         return turns
 
-    async def learn(self, pause_s: float, moment: int = 0) -> None:
+    async def learn(self, pause_s: float) -> None:
         """A habit."""
         for _ in range(LEARNT):
-            await self.after(pause_s, moment)
+            await self.after(pause_s)
 
 
 async def test_it_turns_through_short_pauses_once_they_are_usual() -> None:
@@ -66,14 +66,23 @@ async def test_callers_who_come_now_and_then_cost_nothing() -> None:
     assert pauses.poller.polls == 0
 
 
-async def test_kinds_of_pauses_are_learnt_apart() -> None:
-    """A model that computes for a millisecond, and a caller who asks again at once."""
-    pauses = Pauses(moments=2)
-    for _ in range(LEARNT):
-        await pauses.after(LONG_S, 0)
-        await pauses.after(SHORT_S, 1)
-    assert await pauses.after(LONG_S, 0) == 0
-    assert await pauses.after(SHORT_S, 1) > 0
+async def test_short_pauses_between_long_ones_cost_nothing() -> None:
+    """A model that computes for a millisecond, for a caller who asks again at once; or a thousand
+    requests a second of a quick model: half of the pauses are short, and to turn in them helps
+    nobody while the others sleep."""
+    pauses = Pauses()
+    for _ in range(100):
+        assert await pauses.after(LONG_S) == 0
+        assert await pauses.after(SHORT_S) == 0
+    assert pauses.poller.polls == 0
+
+
+async def test_single_requests_among_many_cost_nothing() -> None:
+    """Sixty-four callers: a batch of one row now and then, and all pauses short."""
+    pauses = Pauses()
+    for number in range(200):
+        assert await pauses.after(SHORT_S, is_quiet=number % 2 == 0) == 0
+    assert pauses.poller.polls == 0
 
 
 async def test_with_others_in_progress_the_loop_is_left_alone() -> None:
@@ -88,7 +97,7 @@ async def test_who_is_pushed_aside_gives_way() -> None:
     """A turn that took a millisecond belonged to somebody else: sleep, and learn anew."""
     pauses = Pauses()
     await pauses.learn(SHORT_S)
-    pauses.poller.touched(0, True)
+    pauses.poller.touched(is_quiet=True)
     await asyncio.sleep(0)
     pauses.clock.advance(2 * aside_s)
     await asyncio.sleep(0)
