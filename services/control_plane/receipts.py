@@ -6,6 +6,7 @@ a request was answered is in the index alone as long as it was answered once; `r
 """
 
 import hashlib
+import os
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,10 @@ OK = "ok"
 group_receipts_max = 512
 """In one row: a look-up reads all of it."""
 _decoded_max = 64
+_give_way = os.sched_yield
+"""Called after every few hundred microseconds of work. The kernel takes the core from a thread that
+computes only at its next tick, 4 ms on many machines; whoever answers requests would wait for it,
+while receipts are in no hurry."""
 _NO_RECEIPT = (msgspec.MsgspecError, ValueError, RecursionError)
 decode_receipt = msgspec.msgpack.Decoder(Receipt).decode
 _decode_receipts = msgspec.msgpack.Decoder(list[Receipt]).decode
@@ -83,6 +88,7 @@ def put_receipts(
         "SELECT coalesce((SELECT first + count - 1 FROM groups ORDER BY first DESC LIMIT 1), 0)"
     ).get
     new = _sort_out(connection, arrived, last + 1, recent)
+    _give_way()
     for begin in range(0, len(new.bodies), group_receipts_max):
         part = slice(begin, begin + group_receipts_max)
         group, first = new.bodies[part], last + 1 + begin
@@ -95,7 +101,9 @@ def put_receipts(
         "UPDATE totals SET receipts = receipts + ?, requests = requests + ?",
         (len(new.bodies), new.counted),
     )
+    _give_way()
     recent.settle(connection, len(new.bodies))
+    _give_way()
     readable = len(arrived.bodies)
     return Stored(new.counted, readable - len(new.bodies), len(bodies) - readable)
 
@@ -124,6 +132,7 @@ def _read(connection: apsw.Connection, bodies: list[bytes]) -> _Arrived:
         except _NO_RECEIPT:
             for body in part:
                 _read_one(connection, arrived, body)
+        _give_way()
     return arrived
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from contracts.lineage import NOTHING, AiVersion, Combination, Lineage, Receipt
+from services.control_plane import receipts
 from services.control_plane.ledger import Ledger, Totals
 from services.control_plane.receipts import group_of
 
@@ -203,3 +204,24 @@ async def test_when_a_combination_was_in_use(ledger: Ledger) -> None:
     ]
     assert [one.first_us for one in await ledger.combinations("m", 19)] == [5]
     assert await ledger.combinations("n", 10**15) == []
+
+
+async def test_a_shipment_gives_way_between_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To whoever waits for this core: at least once every 64 receipts, also of those that are none,
+    and before and after the indexes are swept."""
+    given: list[None] = []
+    monkeypatch.setattr(receipts, "_give_way", lambda: given.append(None))
+    ledger = Ledger.at(tmp_path)
+    await ledger.open()
+    try:
+        for number, bodies in enumerate(
+            (raw(*map(receipt, range(512))), [msgspec.Raw(b"1")] * 512)
+        ):
+            before = len(given)
+            await ledger.put(bodies, [combination()] if number == 0 else [])
+            assert len(given) - before >= 512 // 64 + 3
+        assert ledger.totals == Totals(512, 512)
+    finally:
+        await ledger.database.close()
