@@ -67,7 +67,7 @@ def index_bytes(view: LoadedView) -> int:
     """Bytes of the arrays behind the closure."""
     assert view.closure is not None, view.reason
     seen: dict[int, int] = {}
-    for bound in view.closure.values.__globals__.values():  # type: ignore[attr-defined]
+    for bound in view.closure.values.__globals__.values():
         entries = getattr(bound, "__self__", None)
         if isinstance(entries, dict):
             for entry in entries.values():

@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.kill_matrix import machine
 from tests.integration.toys.harness import kill, parent_of, state, toy_mesh
@@ -46,7 +47,7 @@ def shape(pid: int) -> Shape:
 
 def restart_often(execs: int, forks: int) -> tuple[Shape, Shape]:
     """The supervisor's shape after a few and after all restarts."""
-    children = {
+    children: dict[str, dict[str, Any]] = {
         "control_plane": {"behaviour": "spin"},
         "model_runtime": {"forked": True},
         "orchestrator": {},

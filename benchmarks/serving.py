@@ -158,7 +158,7 @@ def to_floor(
     """Throughput at 64 clients as a share of the floor's, p50 at one client as a multiple."""
 
     def mean(load: str, key: str) -> float:
-        return sum(floor[load][key] for floor in floors) / len(floors)
+        return float(sum(floor[load][key] for floor in floors)) / len(floors)
 
     return {
         "per_s_at_64": round(loads["closed 64"]["per_s"] / mean("closed 64", "per_s"), 3),
