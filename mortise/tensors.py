@@ -96,14 +96,16 @@ def _numpy() -> Any:
     return numpy
 
 
+# A module that another thread is just importing has no such class yet, and nobody has one of its
+# values.
+
+
 def _is_torch(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return (numpy is not None and isinstance(value, numpy.ndarray)) or _is_torch(value)
+    return isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ())) or _is_torch(value)
 
 
 def _encode_numpy(name: str, array: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ disk before `valid` is said, and renamed to last good before `active` is said.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,6 +34,9 @@ from shared.policy_stream import PolicyStream
 from shared.rpc.client import RpcClient
 
 log = logs.get("shared.policy_follower")
+_confirm_s_max = 0.03
+"""How long a promoted instance waits for the control plane before it serves: usually a round trip
+of a millisecond; one that is stopped or dead must not hold up requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class PolicyFollower:
         self._heartbeat = Heartbeat(
             self._client, environment.clock, self._report, self._stream.restart
         )
+        self._moved = asyncio.Event()
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="last-good")
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -115,14 +120,20 @@ class PolicyFollower:
         """The control plane has a version that did not get here: the service is not ready."""
         return self._heartbeat.fenced
 
-    def promoted(self) -> None:
-        """From now on this instance is required for a push and owns the last-good file."""
+    async def promoted(self) -> None:
+        """From now on this instance is required for a push and owns the last-good file. Returns
+        once what the control plane has in force is in force here, so that nobody is answered by
+        an older set than an operator was told of; without an answer from it, soon."""
         if self._role == "active":
             return
         self._role, self._on_disk, self._prepared = "active", None, None
         self._catch_up()
-        self._stream.renew()
+        first = self._stream.renew()
         self.report_now()
+        if first is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_confirm_s_max):
+                    await self._has_in_force(await first)
 
     def report_now(self) -> None:
         """Send the next report at once: something in it changed."""
@@ -135,6 +146,11 @@ class PolicyFollower:
             "policy_fenced": self.fenced,
             "policy_items_waiting": self._stream.items.qsize(),
         }
+
+    async def _has_in_force(self, item: PolicyItem) -> None:
+        while compare(item.position, self.position) == "newer":
+            self._moved.clear()
+            await self._moved.wait()
 
     def _catch_up(self) -> None:
         """Put in force what the predecessor left on the disk, if it is newer: a standby hears of a
@@ -207,6 +223,7 @@ class PolicyFollower:
             return
         self.current, self.position = candidate.policies, candidate.position
         self._activate(candidate.policies)
+        self._moved.set()
         await self._keep(candidate)
 
     async def _keep(self, in_force: LastGood) -> None:

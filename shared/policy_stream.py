@@ -6,6 +6,7 @@ Knows nothing of what the items mean.
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from contracts.distribution import PolicyItem, Subscribe
@@ -42,11 +43,15 @@ class PolicyStream:
             if call is not None:
                 call.cancel()
 
-    def renew(self) -> None:
+    def renew(self) -> "asyncio.Future[PolicyItem] | None":
         """Make a new subscription in place of the one there is, with no moment in which there is
-        none: a push would take this instance for lost. The control plane ends the old one."""
-        if self._call is not None and self._successor is None:
-            self._successor = self._ask()
+        none: a push would take this instance for lost. The control plane ends the old one. Returns
+        what becomes its first item; None when there is none to replace."""
+        if self._call is None or self._successor is not None:
+            return None
+        first: asyncio.Future[PolicyItem] = asyncio.get_running_loop().create_future()
+        self._successor = self._ask(first)
+        return first
 
     async def run(self) -> None:
         """Subscribe until cancelled."""
@@ -76,13 +81,16 @@ class PolicyStream:
         except MeshError as error:
             return str(error)
 
-    def _ask(self) -> asyncio.Task[Any]:
+    def _ask(self, first: "asyncio.Future[PolicyItem] | None" = None) -> asyncio.Task[Any]:
+        put = partial(self._put, first)
         return asyncio.create_task(
-            self._client.call("subscribe", self._body(), on_item=self._put), name="subscribe"
+            self._client.call("subscribe", self._body(), on_item=put), name="subscribe"
         )
 
-    def _put(self, item: PolicyItem) -> None:
+    def _put(self, first: "asyncio.Future[PolicyItem] | None", item: PolicyItem) -> None:
         self._pause_s = _pause_s_min
+        if first is not None and not first.done():
+            first.set_result(item)
         if self.items.full():
             log.error("policy_items_overrun", waiting=self.items.qsize())
             self.restart()

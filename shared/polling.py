@@ -61,7 +61,7 @@ class Poller:
         self._turned_s = now_s
         if now_s - before_s > aside_s and self._touched_s <= before_s:
             self._share /= 2
-            self._until_s = 0.0
+            self._until_s = before_s  # over, and in vain
         if now_s <= self._until_s:
             assert self._loop is not None
             self._loop.call_soon(self._turn)

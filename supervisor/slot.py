@@ -122,12 +122,14 @@ class Slot:
                 )
 
     def start_successor(self) -> Instance | None:
-        """A standby with today's code in place of the one there is; None when none can start."""
-        if self.standby is not None:
-            standby, self.standby = self.standby, None
-            self.dismiss(standby)
-        self.standby = self._start(standby=True)
-        return self.standby
+        """A standby with today's code in place of the one there is, which stays when none can start
+        (None). The place is never empty meanwhile: whoever looks would fill it."""
+        successor = self._start(standby=True)
+        if successor is not None:
+            replaced, self.standby = self.standby, successor
+            if replaced is not None:
+                self.dismiss(replaced)
+        return successor
 
     def dismiss(self, instance: Instance) -> None:
         """Ask somebody of this place to leave; the exit will not count as a failure.

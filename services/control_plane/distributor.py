@@ -115,6 +115,7 @@ class Distributor:
         """
         now_s = self._clock.monotonic()
         push = self._push = Push(candidate.position, self.instances.required(now_s), now_s)
+        before = dict(self._calls)
         try:
             for name in push.required - self._calls.keys():
                 push.left(name)
@@ -130,13 +131,17 @@ class Distributor:
                     raise
                 self.head = candidate
                 appended_s = self._clock.monotonic()
+                push.joined(self._promoted_since(before, appended_s))
                 push.appended(appended_s)
                 self._activate(candidate, push, trace_id)
                 await self._settle(push, "activating")
                 others = {name: self._calls[name] for name in self._calls.keys() - push.required}
-                asyncio.get_running_loop().call_later(
-                    not_required_after_s, self._tell_later, candidate, others, trace_id
-                )
+                if push.fenced:  # its successor would find nothing on the disk
+                    self._tell(candidate, others, trace_id)
+                else:
+                    asyncio.get_running_loop().call_later(
+                        not_required_after_s, self._tell, candidate, others, trace_id
+                    )
                 self._counters.pushed(
                     prepare_s=prepared_s - now_s,
                     append_s=appended_s - prepared_s,
@@ -188,7 +193,15 @@ class Distributor:
         self._send_all(stored, _naming("activate", candidate, trace_id))
         self._send_all(push.required - stored, _carrying("activate", candidate, trace_id))
 
-    def _tell_later(self, candidate: Head, others: dict[str, Call], trace_id: str) -> None:
+    def _promoted_since(self, before: dict[str, Call], now_s: float) -> set[str]:
+        """Who serves now, or subscribed again as only a promoted one does, and was told of the
+        set before this one."""
+        serving = self.instances.required(now_s) & self._calls.keys()
+        return serving | {
+            name for name in before if self._calls.get(name, before[name]) is not before[name]
+        }
+
+    def _tell(self, candidate: Head, others: dict[str, Call], trace_id: str) -> None:
         """Those of the subscriptions that still are; a later push tells them of itself."""
         if self.head is candidate:
             names = {name for name, call in others.items() if self._calls.get(name) is call}

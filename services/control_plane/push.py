@@ -59,6 +59,11 @@ class Push:
             self._refuse(name, "no reason" if acknowledge.reason is UNSET else acknowledge.reason)
         self._advance()
 
+    def joined(self, names: Iterable[str]) -> None:
+        """Instances that came to serve while the others prepared: they are waited for as well."""
+        assert self.phase == "appending", f"joined while {self.phase}"
+        self.required |= frozenset(names)
+
     def left(self, name: str) -> None:
         """An instance has no subscription (any more): what it holds is not known."""
         self.valid.discard(name)

@@ -70,7 +70,7 @@ class DataFabric(Service):
 
     async def promoted(self) -> None:
         """See `Service`."""
-        self._follower.promoted()
+        await self._follower.promoted()
 
     async def drain(self) -> None:
         """See `Service`."""

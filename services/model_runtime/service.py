@@ -107,7 +107,7 @@ class ModelRuntime(Service):
 
     async def promoted(self) -> None:
         """See `Service`."""
-        self._follower.promoted()
+        await self._follower.promoted()
 
     async def drain(self) -> None:
         """See `Service`."""

@@ -120,7 +120,8 @@ ship_bytes_max = 192 * 1024
 from which frames are walked in Python (`shared/wire/framing.py`)."""
 ship_backoff_s_max = 2.0
 control_plane_probe_s = 1.0
-"""Between two pings while there is nothing to ship; bounds how long health may be wrong."""
+"""Between two pings while there is nothing to ship. A control plane that stands still and does
+not hang up shows in health after this long, or after the time-out of the call that it has got."""
 
 young_objects_max = 20_000
 """New objects before the garbage collector looks at them. Requests leave no cycles: with Python's

@@ -74,7 +74,10 @@ class Orchestrator(Service):
             report=lambda: ReportParts(ready=self.readiness().ready),
         )
         self._control_plane = RpcClient(
-            str(socket_path(run_dir, "control_plane")), "control_plane", clock=environment.clock
+            str(socket_path(run_dir, "control_plane")),
+            "control_plane",
+            clock=environment.clock,
+            on_lost=self._hung_up,
         )
         self._shipper = Shipper(self._spool, self._control_plane, self._spool_changed)
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,7 +100,7 @@ class Orchestrator(Service):
     async def promoted(self) -> None:
         """Own the spool. Only a file to write is waited for; what dead processes left is taken
         over beside serving."""
-        self._follower.promoted()
+        await self._follower.promoted()
         self._quotas.read()
         self._breakers.read()
         await self._files.prepare()
@@ -131,6 +134,9 @@ class Orchestrator(Service):
         task = asyncio.create_task(work)
         task.add_done_callback(_surface)
         self._tasks.append(task)
+
+    def _hung_up(self) -> None:
+        self._shipper.lost()
 
     def _models(self, _call: Call) -> Models:
         return catalogue(self.pipeline.table, self._plans.of, self.pipeline.dispatcher.replicas)

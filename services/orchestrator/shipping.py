@@ -73,6 +73,11 @@ class Shipper:
         self.shipped = 0
         self.failures = 0
 
+    def lost(self) -> None:
+        """The control plane hung up. A call to its successor, which the supervisor's socket takes
+        in at once, may wait for seconds; health does not."""
+        self.fault = _AWAY
+
     async def run(self) -> None:
         """Ship until cancelled; a control plane that is away is waited for."""
         backoff_s, idle_s = ship_interval_s, control_plane_probe_s

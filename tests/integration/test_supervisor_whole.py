@@ -88,9 +88,10 @@ async def test_a_killed_child_refuses_nobody(mesh: ToyMesh, service: str) -> Non
 
 @pytest.mark.parametrize("service", SERVICES)
 async def test_a_planned_replacement_is_not_noticed(mesh: ToyMesh, service: str) -> None:
-    """`restart` under load: the successor is another process, and no request fails."""
+    """`restart` under load: the successor is another process, no request fails, and afterwards there
+    are as many processes as before."""
     await asyncio.to_thread(mesh.wait_whole)
-    before = mesh.child(service)
+    before, count = mesh.child(service), len(mesh.processes())
 
     async def act() -> None:
         pid = await asyncio.to_thread(run.restart, mesh.home, service)
@@ -100,6 +101,8 @@ async def test_a_planned_replacement_is_not_noticed(mesh: ToyMesh, service: str)
     for name, outcome in outcomes.items():
         assert (outcome.refused, outcome.failures) == (0, {}), name
     assert mesh.child(service)["restarts"] == before["restarts"], "a planned end is no failure"
+    await asyncio.to_thread(mesh.wait_whole)
+    await asyncio.to_thread(mesh.wait_for, lambda: len(mesh.processes()) == count)
 
 
 def test_a_killed_template_costs_nothing(mesh: ToyMesh) -> None:

@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -108,3 +109,14 @@ def test_encoding_imports_no_array_library() -> None:
         "sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_lists_are_encoded_while_another_thread_imports_numpy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It imports the module for the first answer that it decodes, which takes a moment in which
+    `sys.modules` has it without its classes."""
+    for name in ("numpy", "torch"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    tensor = encode_tensor("x", [[1.0, 2.0]])
+    assert (tensor["datatype"], tensor["shape"]) == ("FP32", [1, 2])

@@ -426,12 +426,38 @@ async def test_a_standby_leaves_the_file_until_it_is_promoted(
     await until(lambda: teller.states()[1:] == [("valid", 2), ("active", 2)])
     assert one.stored() is None
     teller.first = item("activate", 2)
-    one.follower.promoted()
+    await one.follower.promoted()
     await until(lambda: teller.reports[-1].role == "active")
     await until(lambda: one.stored() == LastGood(position=at(2), policies=policies(2)))
     assert one.activated == [0, 1, 2]
-    one.follower.promoted()
+    await one.follower.promoted()
     assert one.follower.statistics()["policy_version"] == 2
+
+
+async def test_a_promotion_ends_when_what_is_in_force_elsewhere_is_in_force_here(
+    teller: Teller, make: Callable[..., Instance]
+) -> None:
+    """Set 2 came while it was a standby that is told later, and its predecessor left no file."""
+    standby = make(standby=True)
+    await standby.follower.start()
+    await until(lambda: teller.states() == [("active", 1)])
+    teller.first = item("activate", 2)
+    await standby.follower.promoted()
+    assert standby.follower.current.version == 2
+    assert standby.activated == [0, 1, 2]
+
+
+async def test_a_promotion_does_not_wait_for_who_says_nothing(
+    teller: Teller, make: Callable[..., Instance]
+) -> None:
+    """A control plane that is stopped: the standby serves by what it has."""
+    standby = make(standby=True)
+    await standby.follower.start()
+    await until(lambda: teller.states() == [("active", 1)])
+    teller.first = None
+    async with asyncio.timeout(10.0):
+        await standby.follower.promoted()
+    assert standby.follower.current.version == 1
 
 
 async def test_a_promoted_standby_serves_what_its_predecessor_had_in_force(
@@ -449,6 +475,6 @@ async def test_a_promoted_standby_serves_what_its_predecessor_had_in_force(
     await active.follower.close()
     await teller.stop()
     assert standby.follower.current.version == 1
-    standby.follower.promoted()
+    await standby.follower.promoted()
     assert standby.follower.current.version == 2
     assert standby.activated == [1, 2]

@@ -102,6 +102,7 @@ async def test_who_is_pushed_aside_gives_way() -> None:
     pauses.clock.advance(2 * aside_s)
     await asyncio.sleep(0)
     assert not pauses.poller.is_turning
+    assert pauses.poller.in_vain == 1
     for _ in range(3):
         assert await pauses.after(SHORT_S) == 0, "it sleeps for some more"
     await pauses.learn(SHORT_S)

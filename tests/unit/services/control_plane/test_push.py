@@ -159,6 +159,18 @@ def test_a_slow_activation_is_fenced_after_the_deadline() -> None:
     assert (one.phase, one.fenced) == ("done", ["a"])
 
 
+def test_one_that_was_promoted_meanwhile_is_waited_for() -> None:
+    """It was a standby when the push began: it must have the set before the operator is told."""
+    one = push("a")
+    one.acknowledged(say("a", "valid"))
+    one.joined({"b"})
+    one.appended(101.0)
+    one.acknowledged(say("a", "active"))
+    assert one.phase == "activating"
+    one.acknowledged(say("b", "active"))
+    assert (one.phase, one.fenced) == ("done", [])
+
+
 def test_one_that_came_back_is_not_fenced() -> None:
     """An instance that left and has the version after all counts as active."""
     one = activating("a", "b")
