@@ -88,8 +88,8 @@ async def test_a_killed_child_refuses_nobody(mesh: ToyMesh, service: str) -> Non
 
 @pytest.mark.parametrize("service", SERVICES)
 async def test_a_planned_replacement_is_not_noticed(mesh: ToyMesh, service: str) -> None:
-    """`restart` under load: the successor is another process, no request fails, and afterwards there
-    are as many processes as before."""
+    """`restart` under load: the successor is another process, no request fails, and afterwards
+    there are as many processes as before."""
     await asyncio.to_thread(mesh.wait_whole)
     before, count = mesh.child(service), len(mesh.processes())
 
