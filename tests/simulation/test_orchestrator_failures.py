@@ -447,7 +447,11 @@ async def test_counters_conserve_after_a_storm(seed: int) -> None:
         for client in clients:  # what was sent before has arrived when this is answered
             await client.call("ping", {})
         pipeline = mesh.service.pipeline
-        await mesh.wait_for(lambda: pipeline.works.count == 0, "the end of every request", 8.0)
+        await mesh.wait_for(
+            lambda: pipeline.works.count == 0 and not pipeline._arrived,
+            "the end of every request, those that wait for their turn of the loop included",
+            8.0,
+        )
         found = await mesh.conserved()
         assert found["infer_received"] > 250
         assert found["infer_answered"] > 50
@@ -458,7 +462,7 @@ async def test_counters_conserve_after_a_storm(seed: int) -> None:
         assert mesh.service._spool._reserved == 0
         replicas = pipeline.dispatcher.replicas.all
         await mesh.wait_for(lambda: not any(row.batches for row in replicas), "every batch's end")
-        assert pipeline._awaited.count == 0
+        await mesh.wait_for(lambda: pipeline._awaited.count == 0, "the end of every call")
         for client in clients:
             await client.close()
 
