@@ -197,9 +197,8 @@ class Distributor:
         """Who serves now, or subscribed again as only a promoted one does, and was told of the
         set before this one."""
         serving = self.instances.required(now_s) & self._calls.keys()
-        return serving | {
-            name for name in before if self._calls.get(name, before[name]) is not before[name]
-        }
+        again = {name for name, call in before.items() if self._calls.get(name, call) is not call}
+        return serving | again
 
     def _tell(self, candidate: Head, others: dict[str, Call], trace_id: str) -> None:
         """Those of the subscriptions that still are; a later push tells them of itself."""

@@ -76,7 +76,13 @@ class Shipper:
     def lost(self) -> None:
         """The control plane hung up. A call to its successor, which the supervisor's socket takes
         in at once, may wait for seconds; health does not."""
-        self.fault = _AWAY
+        self._failed(_AWAY, "it hung up")
+
+    def _failed(self, fault: str, reason: str) -> None:
+        """Say so once, until receipts get away again."""
+        if not self.fault:
+            log.warning("receipts_not_shipped", reason=reason)
+        self.fault = fault
 
     async def run(self) -> None:
         """Ship until cancelled; a control plane that is away is waited for."""
@@ -90,9 +96,7 @@ class Shipper:
                     self.fault, idle_s = "", 0.0
                 self.fault, backoff_s = "", ship_interval_s
             except MeshError as error:
-                if not self.fault:
-                    log.warning("receipts_not_shipped", reason=str(error))
-                self.fault = _fault_of(error)
+                self._failed(_fault_of(error), str(error))
                 self.failures += 1
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, ship_backoff_s_max)

@@ -519,6 +519,8 @@ async def test_a_full_disk_of_the_control_plane_is_not_taken_for_its_absence(
     await client.turns("receipts", 1)
     await asyncio.sleep(0)
     assert (shipper.fault, file.acknowledged) == ("", 1)
+    shipper.lost()
+    assert shipper.fault == "the control plane is away", "at once, not at the next call's end"
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
